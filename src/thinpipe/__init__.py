@@ -1,0 +1,11 @@
+"""thinpipe: PyTorch models cut into pipeline stages, as transparent as on one device."""
+
+from thinpipe import balance, skip
+from thinpipe.errors import ThinpipeError
+from thinpipe.runtime.pipe import Pipe
+from thinpipe.stages.microbatch import NoChunk
+from thinpipe.stages.phase import is_checkpointing, is_recomputing
+
+__version__ = "0.1.0"
+
+__all__ = ["NoChunk", "Pipe", "ThinpipeError", "balance", "is_checkpointing", "is_recomputing", "skip"]

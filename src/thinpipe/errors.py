@@ -1,0 +1,49 @@
+"""The errors thinpipe raises on purpose.
+
+Each is also the built-in exception a careful reader would expect (``ValueError``, ``TypeError``, ...), so code written
+against torchgpipe or plain PyTorch keeps catching what it caught before.
+"""
+
+
+class ThinpipeError(Exception):
+    """The base of every error raised on purpose; catch it to catch them all."""
+
+
+class BalanceError(ThinpipeError, ValueError):
+    """A balance that does not fit the module: wrong sum, a part without layers, more parts than layers."""
+
+
+class DeviceError(ThinpipeError, IndexError):
+    """Fewer devices than stages, or a device that does not exist."""
+
+
+class MoveError(ThinpipeError, TypeError):
+    """Somebody tried to move a Pipe to a device; its stages live where ``devices`` put them."""
+
+
+class SplitError(ThinpipeError, TypeError):
+    """A module that cannot be cut into stages as it is."""
+
+
+class SharedStateError(ThinpipeError, ValueError):
+    """One parameter or buffer is used by two stages, which would train it twice or not at all."""
+
+
+class SkipError(ThinpipeError, TypeError):
+    """Declared stashes and pops that do not pair up."""
+
+
+class SkipUseError(ThinpipeError, RuntimeError):
+    """A skippable layer that stashes or pops something else than it declared."""
+
+
+class BatchError(ThinpipeError, ValueError):
+    """Inputs that cannot be split into micro-batches, or outputs that cannot be put together again."""
+
+
+class RecomputeError(ThinpipeError, RuntimeError):
+    """A stage that cannot be recomputed faithfully."""
+
+
+class WorkerLost(ThinpipeError, RuntimeError):
+    """A stage's thread disappeared in the middle of a step."""

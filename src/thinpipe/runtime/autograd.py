@@ -1,0 +1,68 @@
+"""Joins a step to the caller's autograd graph, by two nodes::
+
+    inputs, parameters --> Enter --token--> Leave --> outputs
+
+Going backward, ``Leave`` only lays the gradients of the outputs aside; ``Enter`` runs the stages and returns the
+gradients of inputs and parameters, so that hooks, accumulation, DistributedDataParallel and ``torch.autograd.grad`` see
+one function like any other.
+
+There are two, because autograd runs a node whose outputs are on a GPU in that GPU's own thread, and a node that waited
+there for stages that need the same thread would wait forever. ``Enter`` has a token on the CPU for its only output, so
+it runs in the thread that called ``backward``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Backward(Protocol):
+    """The backward half of a step."""
+
+    def output_grads(self, places: tuple[int, ...], grads: tuple[Tensor | None, ...]) -> None:
+        """Lays the gradients of the outputs aside."""
+
+    def input_grads(self, *, keep_graph: bool) -> tuple[Tensor | None, ...]:
+        """Runs the stages backward; returns the gradients of the inputs and of the parameters."""
+
+
+class Enter(torch.autograd.Function):
+    """Where gradients leave the pipe: at its inputs and parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, step: Backward, n_inputs: int, *tensors: Tensor) -> Tensor:
+        ctx.step = step
+        token = torch.empty(0)
+        # Saved for autograd's own complaints: about an input changed since, or a second backward through freed graphs.
+        ctx.save_for_backward(token, *tensors[:n_inputs])
+        return token
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors
+        keep_graph = torch._C._autograd._get_current_graph_task_keep_graph()
+        return (None, None, *ctx.step.input_grads(keep_graph=keep_graph))
+
+
+class Leave(torch.autograd.Function):
+    """Where gradients enter the pipe: at its outputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, token: Tensor, step: Backward, places: tuple[int, ...], *outputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.step = step
+        ctx.places = places
+        ctx.set_materialize_grads(False)
+        return tuple(output.detach() for output in outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.step.output_grads(ctx.places, grads)
+        return (torch.empty(0), None, None, *(None for _ in grads))

@@ -1,0 +1,266 @@
+"""``Pipe``: a sequential model cut into stages on several devices, that behaves like the model on one.
+
+::
+
+    model = nn.Sequential(a, b, c, d)
+    pipe = Pipe(model, balance=[2, 2], devices=["cuda:0", "cuda:1"], chunks=8)
+    loss = F.cross_entropy(pipe(x), y)
+    loss.backward()
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self, overload
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only, tree_unflatten
+
+from thinpipe.errors import MoveError
+from thinpipe.runtime.crew import Crew
+from thinpipe.runtime.randomness import DrawingHabits
+from thinpipe.runtime.step import Step, Team
+from thinpipe.runtime.worker import Habits
+from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers
+from thinpipe.stages.microbatch import Batch
+from thinpipe.stages.profile import Device, balance_by_time
+from thinpipe.stages.split import split, verify_devices, verify_sequential
+
+CHECKPOINT_MODES = ("always", "except_last", "never")
+
+
+class Pipe(nn.Module):
+    """Trains a sequential model as a pipeline: its stages work on different micro-batches of a batch at once.
+
+    It has the model's layers under the model's names: ``state_dict``, ``named_parameters`` and ``pipe[0]`` are those of
+    the ``nn.Sequential``. What it takes and returns are the model's input and output, for the whole batch.
+
+    Args:
+        module: the model; an ``nn.Sequential``, cut between its layers. Its layers are used, not copied.
+        balance: the number of layers of each stage. Default: automatic, from the time each layer takes on the first
+            batch; ``rebalance`` chooses earlier.
+        devices: a device for each stage; a device may be listed more than once. Default: all GPUs; without any, the
+            CPU for every stage (two of them, if the balance is automatic).
+        chunks: the number of micro-batches; more of them keep the stages busier, each being smaller. Default: 1.
+        checkpoint: which micro-batches are recomputed in the backward instead of keeping their activations: ``always``
+            all, ``except_last`` all but the last, whose backward comes first anyway, ``never`` none. Default:
+            ``except_last``. In evaluation none are.
+        deferred_batch_norm: whether BatchNorm moves its running statistics once a batch, as one device would, instead
+            of once a micro-batch. Default: ``False``.
+        codec: how activations are packed at the cuts. Only ``None``, as they are, in this version.
+        grad_codec: how gradients are packed at the cuts. Only ``None``, as they are, in this version.
+
+    Raises:
+        SplitError: the module cannot be cut.
+        BalanceError: the balance does not fit the module.
+        DeviceError: there are too few devices.
+        SharedStateError: two stages share a parameter or a buffer.
+        SkipError: skips do not pair up.
+    """
+
+    def __init__(
+        self,
+        module: nn.Sequential,
+        balance: Iterable[int] | None = None,
+        *,
+        devices: Iterable[Device] | None = None,
+        chunks: int = 1,
+        checkpoint: str = "except_last",
+        deferred_batch_norm: bool = False,
+        codec: None = None,
+        grad_codec: None = None,
+    ) -> None:
+        super().__init__()
+        verify_sequential(module)
+        self.chunks = int(chunks)
+        self.checkpoint = str(checkpoint)
+        if self.chunks < 1:
+            raise ValueError(f"number of chunks must be positive integer, got {chunks}")
+        if self.checkpoint not in CHECKPOINT_MODES:
+            raise ValueError(f"checkpoint is not one of 'always', 'except_last', or 'never', got {checkpoint!r}")
+        if codec is not None or grad_codec is not None:
+            raise ValueError("this version sends tensors as they are; leave codec and grad_codec None")
+        if deferred_batch_norm:
+            defer_batch_norm(module)
+        self.training = module.training
+        # Not through `add_module`, which would refuse a layer called "chunks" or "forward".
+        self._modules.update(module._modules)
+        self._team: Team | None = None
+        self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
+        self.devices = _devices(devices, self.balance, len(module))
+        if self.balance is not None:
+            self._assemble(self.balance)
+        else:
+            verify_devices(self.devices, 1)
+
+    # -- the stages ------------------------------------------------------------------------------------------------
+
+    def _sequence(self) -> nn.Sequential:
+        sequence = nn.Sequential()
+        sequence._modules.update(self._layers())
+        sequence.training = self.training
+        return sequence
+
+    def _layers(self) -> Mapping[str, nn.Module]:
+        return self._modules  # type: ignore[return-value]
+
+    def _assemble(self, balance: list[int]) -> Team:
+        stages = split(self._sequence(), balance, self.devices)
+        self.balance = balance
+        self.devices = self.devices[: len(balance)]
+        self._habits = DrawingHabits(len(stages))
+        self._team = Team(stages, [Habits(stage) for stage in stages], Crew(len(stages), self), threading.Lock())
+        return self._team
+
+    def rebalance(self, sample: Any, *, timeout: float = 1.0) -> list[int]:
+        """Chooses the balance anew from the time each layer takes, and moves the layers accordingly.
+
+        Args:
+            sample: an example batch; it is cut into micro-batches as in training.
+            timeout: about how many seconds to measure (default: 1).
+
+        Returns:
+            The number of layers of each stage.
+        """
+        batch = Batch.of(sample, self.chunks)
+        micro = tree_unflatten(batch.micro_batches()[0], batch.spec)
+        sequence = self._sequence()
+        stages = min(len(self.devices), len(sequence))
+        with torch.random.fork_rng():
+            chosen = balance_by_time(stages, sequence, micro, timeout=timeout, device=self.devices[0])
+        self._assemble(chosen)
+        return chosen
+
+    @property
+    def partitions(self) -> list[nn.Sequential]:
+        """The stages, as sequences of the model's own layers; empty until the balance is chosen."""
+        return [] if self._team is None else [stage.module for stage in self._team.stages]
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def forward(self, input: Any) -> Any:
+        """Runs the batch through the stages.
+
+        Args:
+            input: what the model's first layer takes: a tensor, or a nesting of tuples, lists and dictionaries. Tensors
+                are cut along their first dimension (``NoChunk`` exempts one), everything else goes along whole.
+
+        Returns:
+            What the model's last layer returns, put together again for the whole batch.
+        """
+        if not self._layers():
+            return input
+        batch = Batch.of(input, self.chunks)
+        team = self._team
+        if team is None:
+            self.rebalance(input, timeout=0.5)
+            team = self._team
+            assert team is not None
+        m = len(batch.rows)
+        recomputed = self._recomputed(m)
+        deferred = [layer for stage in team.stages for layer in deferred_layers(stage.module)] if self.training else []
+        with team.busy:
+            for layer in deferred:
+                layer.begin()
+            try:
+                if len(team.stages) == 1 and m == 1 and not recomputed:
+                    output = self._directly(batch)
+                else:
+                    output = self._piped(team, batch, recomputed)
+            except BaseException:
+                for layer in deferred:
+                    layer.discard()
+                raise
+            with torch.no_grad():
+                for layer in deferred:
+                    layer.commit()
+        return output
+
+    def _recomputed(self, m: int) -> frozenset[int]:
+        if not self.training or not torch.is_grad_enabled():
+            return frozenset()
+        return frozenset(range({"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]))
+
+    def _directly(self, batch: Batch) -> Any:
+        """One stage, one micro-batch, nothing to recompute: that is the model itself."""
+        assert self._team is not None
+        stage = self._team.stages[0]
+        return stage.module(tree_map_only(Tensor, lambda x: x.to(stage.device), batch.whole()))
+
+    def _piped(self, team: Team, batch: Batch, recomputed: frozenset[int]) -> Any:
+        devices = [stage.device for stage in team.stages]
+        randomness = self._habits.step(devices, len(batch.rows), training=self.training)
+        wants_graph = torch.is_grad_enabled()
+        step = Step(team, batch, recomputed=recomputed, randomness=randomness, wants_graph=wants_graph)
+        output = step.forward()
+        randomness.settle(recomputes=bool(recomputed))
+        return output
+
+    # -- like the nn.Sequential it was made of -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._layers())
+
+    @overload
+    def __getitem__(self, index: int) -> nn.Module: ...
+    @overload
+    def __getitem__(self, index: slice) -> nn.Sequential: ...
+    def __getitem__(self, index: int | slice) -> nn.Module:
+        return self._sequence()[index]
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(self._sequence())
+
+    # -- placement belongs to the pipe -------------------------------------------------------------------------------
+
+    def cuda(self, device: Any = None) -> Self:
+        """Refuses; the stages stay where ``devices`` put them."""
+        raise _move_error()
+
+    def cpu(self) -> Self:
+        """Refuses; the stages stay where ``devices`` put them."""
+        raise _move_error()
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Casts, as ``nn.Module.to`` does; refuses to move to a device."""
+        moves = any(isinstance(x, (torch.device, int, str, Tensor)) for x in args[:1])
+        if moves or "device" in kwargs or "tensor" in kwargs:
+            raise _move_error()
+        return super().to(*args, **kwargs)
+
+    # -- copies and pickles have threads of their own ----------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_team"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self.balance is not None:
+            self._assemble(self.balance)
+
+
+def _move_error() -> MoveError:
+    return MoveError(
+        "denied to move parameters and buffers, because Pipe should manage device placement; "
+        "pass devices=[...] when making the Pipe"
+    )
+
+
+def _devices(devices: Iterable[Device] | None, balance: list[int] | None, layers: int) -> list[torch.device]:
+    if devices is not None:
+        return [_indexed(torch.device(device)) for device in devices]
+    gpus = torch.cuda.device_count()
+    if gpus:
+        return [torch.device("cuda", k) for k in range(gpus)]
+    return [torch.device("cpu")] * (min(2, layers) if balance is None else len(balance))
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """Names the GPU that "cuda" means now, so that equal devices compare equal."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

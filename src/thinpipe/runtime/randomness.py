@@ -1,0 +1,281 @@
+"""Random numbers in stages: reproducible from a seed, and the same again in a recomputation.
+
+PyTorch has one default generator a device, and stages that share it race for it. So what a stage draws depends on how
+many stages can be drawing at once:
+
+=================================  ====================================================================================
+one stage, or one micro-batch      Nobody races. Stages draw from the default generators as the bare module would, and a
+                                   recomputation sets them back to where the forward began.
+several, on the CPU's generator    Each forward of a micro-batch has a generator of its own, seeded from the default
+                                   one's state, the stage and the micro-batch. Random operators are led to it one by
+                                   one, so stages still compute in parallel.
+several, on one GPU's generator    CUDA's operators take no generator, so the device's is seeded for each forward and set
+                                   back after it, one stage at a time.
+=================================  ====================================================================================
+
+If anything was drawn in a step, the default generator moves on by one draw, so that the next step draws anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_default_generators = threading.RLock()
+"""The default generators belong to the whole process, and so does the lock of those who set them."""
+
+
+class Randomness(Protocol):
+    """What surrounds the forward of a micro-batch, and what surrounds its recomputation."""
+
+    def first(self, i: int) -> Any:
+        """Surrounds the forward of micro-batch ``i``."""
+
+    def again(self, i: int) -> Any:
+        """Surrounds its recomputation, which draws the same numbers."""
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    if device.type != "cuda":
+        return torch.default_generator
+    torch.cuda.init()
+    return torch.cuda.default_generators[device.index or 0]
+
+
+class Rewound:
+    """For a generator that nobody else uses meanwhile: it is set back for the recomputation."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._states: dict[int, Tensor] = {}
+
+    @contextmanager
+    def first(self, i: int) -> Iterator[None]:
+        before = self._generator.get_state()
+        yield
+        if not torch.equal(before, self._generator.get_state()):
+            self._states[i] = before
+
+    @contextmanager
+    def again(self, i: int) -> Iterator[None]:
+        if i not in self._states:
+            yield
+            return
+        # Stages may recompute at the same time, each setting the generator: only those that draw wait for each other.
+        with _default_generators:
+            now = self._generator.get_state()
+            self._generator.set_state(self._states[i])
+            try:
+                yield
+            finally:
+                self._generator.set_state(now)
+
+
+class Entropy:
+    """Seeds for the forwards of one step, from a default generator that is read and not moved.
+
+    Args:
+        generator: the default generator that the stages would race for.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._state = generator.get_state()
+        self._digest = hashlib.blake2b(self._state.numpy().tobytes()).digest()
+        self.drawn = False
+
+    def seed(self, j: int, i: int) -> int:
+        """Makes the seed of stage ``j`` for micro-batch ``i``."""
+        text = self._digest + f"{j}.{i}".encode()
+        # One bit short of 64: manual_seed takes no larger one on every device.
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+    def settle(self) -> bool:
+        """Moves the default generator on if anything was drawn; tells whether somebody else moved it."""
+        moved = not torch.equal(self._state, self._generator.get_state())
+        if self.drawn:
+            torch.empty((), dtype=torch.int64, device=self._generator.device).random_(generator=self._generator)
+        return moved
+
+
+class _Led(TorchDispatchMode):
+    """Leads every random operator on the CPU to one generator, in this thread."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+        self.drawn = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
+        devices = [x.device for x in args if isinstance(x, Tensor)] + [torch.device(kwargs.get("device") or "cpu")]
+        if any(device.type != "cpu" for device in devices):
+            return func(*args, **kwargs)
+        self.drawn = True
+        if any(argument.name == "generator" for argument in func._schema.arguments):
+            return func(*args, **kwargs, generator=self._generator)
+        # No way to name a generator: lend the operator the default one in our state.
+        with _default_generators:
+            default = torch.default_generator
+            theirs = default.get_state()
+            default.set_state(self._generator.get_state())
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self._generator.set_state(default.get_state())
+                default.set_state(theirs)
+
+
+class OwnCpu:
+    """For the CPU's generator, shared by stages in several threads: each forward gets a generator of its own.
+
+    Args:
+        entropy: the seeds of this step.
+        j: the stage.
+        watching: whether to lead operators at all; a stage that never draws need not pay for it.
+    """
+
+    def __init__(self, entropy: Entropy, j: int, *, watching: bool) -> None:
+        self._entropy = entropy
+        self._j = j
+        self._watching = watching
+        self.drawn = False
+
+    @contextmanager
+    def first(self, i: int) -> Iterator[None]:
+        if not self._watching:
+            yield
+            return
+        with _Led(torch.Generator().manual_seed(self._entropy.seed(self._j, i))) as led:
+            yield
+        if led.drawn:
+            self.drawn = self._entropy.drawn = True
+
+    again = first
+
+
+class LentCuda:
+    """For a GPU's generator, shared by stages on one device: seeded for each forward, one stage at a time."""
+
+    def __init__(self, generator: torch.Generator, entropy: Entropy, j: int) -> None:
+        self._generator = generator
+        self._entropy = entropy
+        self._j = j
+
+    @contextmanager
+    def first(self, i: int) -> Iterator[None]:
+        with _default_generators:
+            theirs = self._generator.get_state()
+            self._generator.manual_seed(self._entropy.seed(self._j, i))
+            seeded = self._generator.get_state()
+            try:
+                yield
+                if not torch.equal(seeded, self._generator.get_state()):
+                    self._entropy.drawn = True
+            finally:
+                self._generator.set_state(theirs)
+
+    again = first
+
+
+class _Both:
+    """The CPU's generator and a GPU's, for a stage that may draw from either."""
+
+    def __init__(self, parts: Sequence[Randomness]) -> None:
+        self._parts = parts
+
+    @contextmanager
+    def first(self, i: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.enter_context(part.first(i))
+            yield
+
+    @contextmanager
+    def again(self, i: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.enter_context(part.again(i))
+            yield
+
+
+class DrawingHabits:
+    """Remembers, for the life of a pipe, which stages draw from the CPU's generator.
+
+    Leading operators costs some microseconds each, so a stage that drew nothing in a whole step is trusted from then
+    on, until the model changes between training and evaluation. Should it draw after all, the trust is withdrawn.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._watching = [True] * n
+        self._training: bool | None = None
+
+    def step(self, devices: Sequence[torch.device], m: int, *, training: bool) -> StepRandomness:
+        """Chooses what each stage does about random numbers in one step."""
+        if training is not self._training:
+            self._training = training
+            self._watching = [True] * len(self._watching)
+        return StepRandomness(devices, m, self._watching)
+
+
+class StepRandomness:
+    """The randomness of all stages in one step.
+
+    Args:
+        devices: the device of each stage.
+        m: the number of micro-batches.
+        watching: which stages are watched; updated when the forward is over.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], m: int, watching: list[bool]) -> None:
+        self._watching = watching
+        self._entropies: dict[torch.device, Entropy] = {}
+        self._own: list[OwnCpu] = []
+        self.stages: list[Randomness] = []
+        racing = len(devices) > 1 and m > 1
+        if racing:
+            self._entropies[torch.device("cpu")] = Entropy(torch.default_generator)
+        for j, device in enumerate(devices):
+            parts: list[Randomness] = []
+            if racing:
+                own = OwnCpu(self._entropies[torch.device("cpu")], j, watching=watching[j])
+                self._own.append(own)
+                parts.append(own)
+            else:
+                parts.append(Rewound(torch.default_generator))
+            if device.type == "cuda":
+                parts.append(self._cuda(device, j, racing=racing and devices.count(device) > 1))
+            self.stages.append(parts[0] if len(parts) == 1 else _Both(parts))
+
+    def _cuda(self, device: torch.device, j: int, *, racing: bool) -> Randomness:
+        generator = _generator(device)
+        if not racing:
+            return Rewound(generator)
+        if device not in self._entropies:
+            self._entropies[device] = Entropy(generator)
+        return LentCuda(generator, self._entropies[device], j)
+
+    def settle(self, *, recomputes: bool) -> None:
+        """Ends the forward: moves the default generators on, and remembers who draws."""
+        moved = [device for device, entropy in self._entropies.items() if entropy.settle()]
+        for j, own in enumerate(self._own):
+            self._watching[j] = own.drawn
+        if torch.device("cpu") in moved and not all(self._watching):
+            self._watching[:] = [True] * len(self._watching)
+            if recomputes:
+                warnings.warn(
+                    "a stage began to draw random numbers after steps without any; the recomputation of this batch "
+                    "draws others, and from the next step on it draws the same",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )

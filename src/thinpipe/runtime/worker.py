@@ -1,0 +1,322 @@
+"""Executes the actions of one stage: receive, compute, send.
+
+::
+
+    F   inputs -> [leaves -> layers -> outputs] -> sent on     the part in brackets is a graph of its own, kept until B
+    F   inputs -> (layers, no graph) -> sent on                when the micro-batch will be recomputed: inputs are kept
+    R   kept inputs -> [leaves -> layers -> outputs]           nothing is sent
+    B   gradients of outputs -> the graph -> gradients of leaves, sent back; those of parameters gather in the aliases
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_map_only, tree_unflatten
+
+from thinpipe.errors import RecomputeError, SkipUseError
+from thinpipe.links import Closed, LocalLink
+from thinpipe.runtime.ambient import Ambient
+from thinpipe.runtime.buffers import BufferGuard, Snapshot
+from thinpipe.runtime.parameters import Aliases
+from thinpipe.runtime.parcel import Grads, Parcel, can_have_grad, edges_into, edges_out_of
+from thinpipe.runtime.randomness import Randomness
+from thinpipe.runtime.transfer import Mover, mark_ready
+from thinpipe.schedule import Action, Kind
+from thinpipe.stages.phase import Phase, entered
+from thinpipe.stages.skip import SkipStore, skips_in
+from thinpipe.stages.split import Stage
+
+Link: TypeAlias = LocalLink[Any]
+
+
+class _Loose(torch.autograd.Function):
+    """The identity. A layer may work in place on its result, where it may not on a leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a stage received of one micro-batch, on its own device: one entry an edge, that of the stage before first.
+
+    ``stashed`` says that the stage before also stashed what it passed on.
+    """
+
+    leaves: list[list[Any]]
+    specs: list[TreeSpec]
+    wants_grad: list[list[bool]]
+    stashed: bool
+
+
+@dataclass
+class Graph:
+    """The graph of one micro-batch: where its gradients come out, and where they go in."""
+
+    leaves: list[list[Any]]
+    outputs: list[list[GradientEdge | None]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a recomputation needs."""
+
+    inputs: Inputs
+    buffers: Snapshot
+
+
+class Habits:
+    """What a stage was seen to do, remembered for the life of the pipe."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.buffers = BufferGuard(stage.module)
+        self.changes_inputs: bool | None = None
+
+
+class Worker:
+    """Works for one stage in one step, from its first forward to its last backward.
+
+    Args:
+        stage: the stage.
+        habits: what is known of it from earlier steps.
+        ambient: the caller's surroundings.
+        randomness: what surrounds its forwards.
+        recomputed: the micro-batches whose activations are not kept.
+        wants_graph: whether the caller wants gradients at all.
+        threads: the number of intra-op threads it may use on the CPU.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        habits: Habits,
+        ambient: Ambient,
+        randomness: Randomness,
+        recomputed: frozenset[int],
+        wants_graph: bool,
+        threads: int,
+    ) -> None:
+        self.stage = stage
+        self.aliases = Aliases(stage.module) if wants_graph else None
+        self._habits = habits
+        self._ambient = ambient
+        self._randomness = randomness
+        self._recomputed = recomputed
+        self._threads = threads
+        self._mover = Mover(stage.device)
+        self._ins = edges_into(stage)
+        self._outs = edges_out_of(stage)
+        self._kept: dict[int, Kept] = {}
+        self._graphs: dict[int, Graph] = {}
+        # For which leaves a gradient was asked: one comes back for exactly the edges that have any.
+        self._asked: dict[int, list[list[bool]]] = {}
+
+    def run(self, actions: Sequence[Action], link: Link, *, keep_graph: bool = False) -> None:
+        """Executes actions in order, in the caller's surroundings.
+
+        Args:
+            actions: what to do.
+            link: where parcels come from and go to.
+            keep_graph: whether the same backward will be asked for again (default: no).
+        """
+
+        def execute() -> None:
+            if torch.get_num_threads() != self._threads:
+                torch.set_num_threads(self._threads)
+            for action in actions:
+                link.check()
+                self.execute(action, link, keep_graph=keep_graph)
+
+        self._ambient.run(execute, self.stage.device)
+
+    def execute(self, action: Action, link: Link, *, keep_graph: bool = False) -> None:
+        """Executes one action, wherever it is called."""
+        try:
+            if action.kind is Kind.FORWARD:
+                self._forward(action.micro, link)
+            elif action.kind is Kind.RECOMPUTE:
+                self._recompute(action.micro)
+            else:
+                self._backward(action.micro, link, keep_graph=keep_graph)
+        except Closed:
+            raise
+        except BaseException as error:
+            error.add_note(f"raised in {self.stage}, doing {action}")
+            raise
+
+    def _forward(self, i: int, link: Link) -> None:
+        inputs = self._receive(i, link)
+        trains = self.aliases is not None and (self.aliases.parameters or any(map(any, inputs.wants_grad)))
+        if not trains:
+            with self._randomness.first(i):
+                outputs = self._compute(inputs.leaves, inputs.specs, grad=False)
+            asked = [[False] * len(tree_leaves(tree)) for tree in outputs]
+        elif i in self._recomputed:
+            outputs = self._checkpoint(i, inputs)
+            asked = [[can_have_grad(x) for x in tree_leaves(tree)] for tree in outputs]
+        else:
+            with self._randomness.first(i):
+                self._graphs[i], outputs = self._build(inputs)
+            asked = [[edge is not None for edge in edges] for edges in self._graphs[i].outputs]
+        self._asked[i] = asked
+        self._send(i, outputs, asked, link)
+
+    def _receive(self, i: int, link: Link) -> Inputs:
+        parcels = [link.receive((edge, i)) for edge in self._ins]
+        return Inputs(
+            leaves=[parcel.fetched(self._mover) for parcel in parcels],
+            specs=[parcel.spec for parcel in parcels],
+            wants_grad=[parcel.wants_grad for parcel in parcels],
+            stashed=parcels[0].stashed,
+        )
+
+    def _compute(self, leaves: list[list[Any]], specs: list[TreeSpec], *, grad: bool) -> list[Any]:
+        """Runs the layers; returns the nesting that goes out on each edge."""
+        trees = [tree_unflatten(values, spec) for values, spec in zip(leaves, specs, strict=True)]
+        skips = {edge.skip: tree for edge, tree in zip(self._ins[1:], trees[1:], strict=True) if edge.skip is not None}
+        store = SkipStore(skips)
+        with self._ambient.computing(grad=grad), skips_in(store):
+            value = self.stage.module(trees[0])
+        return [value, *(store.stashed[edge.skip] for edge in self._outs if edge.skip is not None)]
+
+    def _build(self, inputs: Inputs) -> tuple[Graph, list[Any]]:
+        """Runs the layers and keeps the graph."""
+        assert self.aliases is not None
+        leaves = [
+            [x.detach().requires_grad_() if wanted else x for x, wanted in zip(values, wants, strict=True)]
+            for values, wants in zip(inputs.leaves, inputs.wants_grad, strict=True)
+        ]
+        versions = _versions(leaves[0]) if inputs.stashed else []
+        with torch.enable_grad():
+            loose = [[_Loose.apply(x) if _is_leaf_of_graph(x) else x for x in values] for values in leaves]
+        with self.aliases.in_place():
+            outputs = self._compute(loose, inputs.specs, grad=True)
+        if inputs.stashed and versions != _versions(leaves[0]):
+            raise SkipUseError(
+                f"{self.stage} changes its input in place, but the stage before it stashed that same tensor as a skip; "
+                "use inplace=False in its first layer"
+            )
+        edges = [
+            [get_gradient_edge(x) if isinstance(x, Tensor) and x.requires_grad else None for x in tree_leaves(tree)]
+            for tree in outputs
+        ]
+        return Graph(leaves, edges), outputs
+
+    def _checkpoint(self, i: int, inputs: Inputs) -> list[Any]:
+        """Runs the layers without a graph, and keeps what it takes to run them again."""
+        copies = self._habits.changes_inputs is not False
+        given = [[_copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
+        versions = [_versions(values) for values in given]
+        with entered(Phase.CHECKPOINTING), self._randomness.first(i), self._habits.buffers.watched() as snapshot:
+            outputs = self._compute(given, inputs.specs, grad=False)
+        changed = versions != [_versions(values) for values in given]
+        self._habits.changes_inputs = changed or bool(self._habits.changes_inputs)
+        if changed and not copies:
+            raise RecomputeError(
+                f"{self.stage} changed its input in place, which it had left alone so far, too late to recompute this "
+                "batch; run the step again"
+            )
+        self._kept[i] = Kept(inputs, snapshot)
+        return outputs
+
+    def _recompute(self, i: int) -> None:
+        kept = self._kept.get(i)
+        if kept is None:
+            return
+        assert self.aliases is not None
+        self.aliases.check_unchanged()
+        inputs = kept.inputs
+        if self._habits.changes_inputs:
+            # The caller may want this backward again: keep what is kept.
+            inputs = replace(inputs, leaves=[[_copied(x) for x in values] for values in inputs.leaves])
+        with (
+            entered(Phase.RECOMPUTING),
+            self._randomness.again(i),
+            self._habits.buffers.replayed(kept.buffers),
+        ):
+            self._graphs[i], _ = self._build(inputs)
+
+    def _backward(self, i: int, link: Link, *, keep_graph: bool) -> None:
+        arrived = [
+            link.receive((edge, i)).fetched(self._mover) if any(asked) else [None] * len(asked)
+            for edge, asked in zip(self._outs, self._asked[i], strict=True)
+        ]
+        graph = self._graphs.get(i)
+        if not keep_graph or i in self._kept:
+            self._graphs.pop(i, None)
+        if not keep_graph:
+            self._kept.pop(i, None)
+            self._asked.pop(i)
+        if graph is None:
+            return
+        pairs = [
+            (edge, grad)
+            for edges, grads in zip(graph.outputs, arrived, strict=True)
+            for edge, grad in zip(edges, grads, strict=True)
+            if edge is not None and grad is not None
+        ]
+        if pairs:
+            edges, grads = zip(*pairs, strict=True)
+            torch.autograd.backward(edges, grads, retain_graph=keep_graph)
+        for edge, leaves in zip(self._ins, graph.leaves, strict=True):
+            if any(map(_is_leaf_of_graph, leaves)):
+                ready = mark_ready(self.stage.device)
+                link.send((edge, i), Grads([_take_grad(x) for x in leaves], ready))
+
+    def _send(self, i: int, outputs: list[Any], asked: list[list[bool]], link: Link) -> None:
+        apart, shared = _apart(outputs) if len(outputs) > 1 else (outputs, False)
+        for edge, tree, wants in zip(self._outs, apart, asked, strict=True):
+            link.send((edge, i), Parcel.of(tree, wants, self.stage.device, stashed=shared and edge.skip is None))
+
+
+def _is_leaf_of_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _take_grad(value: Any) -> Tensor | None:
+    if not _is_leaf_of_graph(value):
+        return None
+    grad, value.grad = value.grad, None
+    return grad  # type: ignore[no-any-return]
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _versions(values: list[Any]) -> list[int]:
+    return [value._version for value in values if isinstance(value, Tensor)]
+
+
+def _apart(outputs: list[Any]) -> tuple[list[Any], bool]:
+    """Gives every edge memory of its own: a stage that works in place must not reach into what another stage gets.
+
+    Returns:
+        The outputs, skips copied where need be, and whether the first of them was also stashed.
+    """
+    main = {x.untyped_storage().data_ptr() for x in tree_leaves(outputs[0]) if isinstance(x, Tensor)}
+    taken = set(main)
+    shared = False
+
+    def own(x: Tensor) -> Tensor:
+        nonlocal shared
+        place = x.untyped_storage().data_ptr()
+        shared |= place in main
+        if place in taken:
+            return x.detach().clone()
+        taken.add(place)
+        return x
+
+    return [outputs[0], *(tree_map_only(Tensor, own, tree) for tree in outputs[1:])], shared

@@ -1,0 +1,1 @@
+"""Stages: a model cut into parts, and a batch cut into micro-batches."""

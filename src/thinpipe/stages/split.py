@@ -1,0 +1,148 @@
+"""Cuts an ``nn.Sequential`` into stages, one a device.
+
+A stage is a view: an ``nn.Sequential`` over the very layers of the module, under their own names. Nothing is copied,
+and nothing about the module changes but the device its layers are on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SplitError
+from thinpipe.stages.skip import SkipKey, skippable_layers, verify_skippables
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a model on a device.
+
+    Args:
+        index: the stage ``j``.
+        module: its layers, under the names they have in the whole model.
+        device: where they are.
+        first: the position of its first layer in the whole model.
+        pops: skips that reach it from an earlier stage, each with that stage.
+        stashes: skips that it sends to a later stage, each with that stage.
+    """
+
+    index: int
+    module: nn.Sequential
+    device: torch.device
+    first: int
+    pops: dict[SkipKey, int]
+    stashes: dict[SkipKey, int]
+
+    def __str__(self) -> str:
+        names = list(self.module._modules)
+        span = f"layer '{names[0]}'" if len(names) == 1 else f"layers '{names[0]}' to '{names[-1]}'"
+        return f"stage {self.index} ({span} on {self.device})"
+
+
+def verify_sequential(module: nn.Module) -> None:
+    """Checks that a module can be cut between its layers.
+
+    Raises:
+        SplitError: it is no ``nn.Sequential``, or holds parameters whose shape is not known yet.
+    """
+    if not isinstance(module, nn.Sequential):
+        raise SplitError(
+            f"module must be nn.Sequential to be partitioned, got {type(module).__name__}; "
+            "rewrite its forward as nn.Sequential(part1, part2, ...), or pass the nn.Sequential inside it"
+        )
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        if is_lazy(tensor):
+            raise SplitError(f"'{name}' has no shape yet; run the model once on a sample before wrapping it")
+    verify_skippables(module)
+
+
+def verify_balance(balance: Sequence[int], layers: int) -> None:
+    """Checks that a balance covers all layers.
+
+    Raises:
+        BalanceError: it does not.
+    """
+    if sum(balance) != layers:
+        raise BalanceError(
+            f"module and sum of balance have different length (module: {layers}, sum of balance: {sum(balance)}, "
+            f"balance: {list(balance)})"
+        )
+    if any(size <= 0 for size in balance):
+        raise BalanceError(f"all balance numbers must be positive integer (balance: {list(balance)})")
+
+
+def verify_devices(devices: Sequence[torch.device], stages: int) -> None:
+    """Checks that there is a device for every stage.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    if len(devices) < stages:
+        raise DeviceError(
+            f"too few devices to hold given partitions (devices: {len(devices)}, partitions: {stages}); "
+            "a device may be listed more than once"
+        )
+
+
+def split(module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch.device]) -> list[Stage]:
+    """Cuts a module into consecutive stages and moves each to its device.
+
+    Args:
+        module: the whole model, checked by ``verify_sequential``.
+        balance: the number of layers of each stage.
+        devices: a device for each stage; extra ones are left alone.
+    """
+    verify_balance(balance, len(module))
+    verify_devices(devices, len(balance))
+    layers = list(module._modules.items())
+    parts: list[nn.Sequential] = []
+    for size in balance:
+        part = nn.Sequential()
+        # Not through `add_module`, which refuses a layer under a name such as "forward" that the whole module allowed.
+        part._modules.update(layers[:size])
+        part.training = module.training
+        layers = layers[size:]
+        parts.append(part)
+    _verify_apart(parts)
+    pops, stashes = _routes(parts)
+    firsts = [sum(balance[:j]) for j in range(len(balance))]
+    return [
+        Stage(j, part.to(device), device, first, pops[j], stashes[j])
+        for j, (part, device, first) in enumerate(zip(parts, devices, firsts, strict=False))
+    ]
+
+
+def _verify_apart(parts: list[nn.Sequential]) -> None:
+    owners: dict[int, tuple[int, str]] = {}
+    for j, part in enumerate(parts):
+        named = chain(
+            part.named_parameters(remove_duplicate=False),
+            part.named_buffers(remove_duplicate=False),
+        )
+        for name, tensor in named:
+            other, other_name = owners.setdefault(id(tensor), (j, name))
+            if other != j:
+                raise SharedStateError(
+                    f"'{name}' of stage {j} is the same tensor as '{other_name}' of stage {other}; choose a balance "
+                    "that keeps both in one stage, or give each stage a copy of its own"
+                )
+
+
+def _routes(parts: list[nn.Sequential]) -> tuple[list[dict[SkipKey, int]], list[dict[SkipKey, int]]]:
+    """Finds the skips that cross a cut: what each stage pops from elsewhere, and what it stashes for elsewhere."""
+    pops: list[dict[SkipKey, int]] = [{} for _ in parts]
+    stashes: list[dict[SkipKey, int]] = [{} for _ in parts]
+    source: dict[SkipKey, int] = {}
+    for j, part in enumerate(parts):
+        for _, layer in skippable_layers(part):
+            source.update(dict.fromkeys(layer.stashable(), j))
+            for key in layer.poppable():
+                if source[key] != j:
+                    pops[j][key] = source[key]
+                    stashes[source[key]][key] = j
+    return pops, stashes

@@ -77,6 +77,11 @@ class Crew:
         self._inboxes: list[_Inbox] = []
         self._threads: list[threading.Thread] = []
 
+    def dismiss(self) -> None:
+        """Ends the threads; the next step starts new ones."""
+        _dismiss(self._inboxes, self._threads)
+        self._process = -1
+
     def run(self, jobs: Sequence[Job], stop: Callable[[], None]) -> None:
         """Does one job on each thread and returns when all are done.
 
@@ -87,6 +92,8 @@ class Crew:
         Raises:
             BaseException: whatever was raised first in a job.
         """
+        if threading.current_thread() in self._threads:
+            raise RuntimeError("a stage of a Pipe called the same Pipe; a pipe cannot be part of itself")
         self._start()
         step = _Step(len(jobs))
         for inbox, job in zip(self._inboxes, jobs, strict=True):

@@ -108,6 +108,8 @@ class Pipe(nn.Module):
 
     def _assemble(self, balance: list[int]) -> Team:
         stages = split(self._sequence(), balance, self.devices)
+        if self._team is not None:
+            self._team.crew.dismiss()
         self.balance = balance
         self.devices = self.devices[: len(balance)]
         self._habits = DrawingHabits(len(stages))

@@ -3,15 +3,13 @@
 PyTorch has one default generator a device, and stages that share it race for it. So what a stage draws depends on how
 many stages can be drawing at once:
 
-=================================  ====================================================================================
-one stage, or one micro-batch      Nobody races. Stages draw from the default generators as the bare module would, and a
-                                   recomputation sets them back to where the forward began.
-several, on the CPU's generator    Each forward of a micro-batch has a generator of its own, seeded from the default
-                                   one's state, the stage and the micro-batch. Random operators are led to it one by
-                                   one, so stages still compute in parallel.
-several, on one GPU's generator    CUDA's operators take no generator, so the device's is seeded for each forward and set
-                                   back after it, one stage at a time.
-=================================  ====================================================================================
+* One stage, or one micro-batch: nobody races. Stages draw from the default generators as the bare module would, and a
+  recomputation sets them back to where the forward began.
+* Several, on the CPU's generator: each forward of a micro-batch has a generator of its own, seeded from the default
+  one's state, the stage and the micro-batch. Random operators are led to it one by one, so that stages still compute
+  in parallel.
+* Several, on one GPU's generator: CUDA's operators take no generator, so the device's is seeded for each forward and
+  set back after it, one stage at a time.
 
 If anything was drawn in a step, the default generator moves on by one draw, so that the next step draws anew.
 """
@@ -110,7 +108,7 @@ class _Led(TorchDispatchMode):
     """Leads every random operator on the CPU to one generator, in this thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._generator = generator
         self.drawn = False
 

@@ -103,9 +103,9 @@ class Step:
             return leaves
         inputs = [leaf.value for leaf in self._batch.leaves if isinstance(leaf.value, Tensor)]
         parameters = [p for worker in self._workers if worker.aliases for p in worker.aliases.parameters]
-        token = Enter.apply(self, len(inputs), *inputs, *parameters)
+        token = Enter.apply(self, len(inputs), *inputs, *parameters)  # type: ignore[no-untyped-call]
         places = [k for k, wants in enumerate(wanted) if wants]
-        joined = Leave.apply(token, self, tuple(places), *(leaves[k] for k in places))
+        joined = Leave.apply(token, self, tuple(places), *(leaves[k] for k in places))  # type: ignore[no-untyped-call]
         for place, tensor in zip(places, joined, strict=True):
             leaves[place] = tensor
         return leaves

@@ -200,7 +200,7 @@ class Worker:
         ]
         versions = _versions(leaves[0]) if inputs.stashed else []
         with torch.enable_grad():
-            loose = [[_Loose.apply(x) if _is_leaf_of_graph(x) else x for x in values] for values in leaves]
+            loose = [[_Loose.apply(x) if _is_leaf_of_graph(x) else x for x in values] for values in leaves]  # type: ignore[no-untyped-call]
         with self.aliases.in_place():
             outputs = self._compute(loose, inputs.specs, grad=True)
         if inputs.stashed and versions != _versions(leaves[0]):

@@ -63,16 +63,14 @@ def _serve(inbox: _Inbox) -> None:
 
 
 class Crew:
-    """The threads of one pipe.
+    """The threads of one pipe, which end with it, or with the last graph that can still go backward through it.
 
     Args:
         size: the number of stages.
-        owner: the threads end when it does.
     """
 
-    def __init__(self, size: int, owner: object) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._owner = weakref.ref(owner)
         self._process = -1
         self._inboxes: list[_Inbox] = []
         self._threads: list[threading.Thread] = []
@@ -126,9 +124,7 @@ class Crew:
         ]
         for thread in self._threads:
             thread.start()
-        owner = self._owner()
-        if owner is not None:
-            weakref.finalize(owner, _dismiss, list(self._inboxes), list(self._threads))
+        weakref.finalize(self, _dismiss, self._inboxes, self._threads)
 
 
 def _dismiss(inboxes: list[_Inbox], threads: list[threading.Thread]) -> None:

@@ -40,7 +40,7 @@ class Aliases:
         self._versions = [alias._version for alias in self._aliases]
         by_id = {id(parameter): alias for parameter, alias in zip(self.parameters, self._aliases, strict=True)}
         self._places = [
-            (layer._parameters, name, parameter, by_id[id(parameter)])
+            (layer._parameters, name, by_id[id(parameter)])
             for layer in module.modules()
             for name, parameter in layer._parameters.items()
             if id(parameter) in by_id
@@ -49,12 +49,14 @@ class Aliases:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Stands the aliases in for the parameters."""
-        for parameters, name, _, alias in self._places:
+        # What is there now need not be what was there at first: an outer pipe's aliases come and go as well.
+        before = [parameters[name] for parameters, name, _ in self._places]
+        for parameters, name, alias in self._places:
             parameters[name] = alias  # type: ignore[assignment]
         try:
             yield
         finally:
-            for parameters, name, parameter, _ in self._places:
+            for (parameters, name, _), parameter in zip(self._places, before, strict=True):
                 parameters[name] = parameter
 
     def check_unchanged(self) -> None:

@@ -85,8 +85,7 @@ class Pipe(nn.Module):
         if deferred_batch_norm:
             defer_batch_norm(module)
         self.training = module.training
-        # Not through `add_module`, which would refuse a layer called "chunks" or "forward".
-        self._modules.update(module._modules)
+        self._register(module)
         self._team: Team | None = None
         self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
         self.devices = _devices(devices, self.balance, len(module))
@@ -96,6 +95,11 @@ class Pipe(nn.Module):
             verify_devices(self.devices, 1)
 
     # -- the stages ------------------------------------------------------------------------------------------------
+
+    def _register(self, module: nn.Sequential) -> None:
+        """Makes the layers children of the pipe, under their own names."""
+        # Not through `add_module`, which would refuse a layer called "chunks" or "forward".
+        self._modules.update(module._modules)
 
     def _sequence(self) -> nn.Sequential:
         sequence = nn.Sequential()
@@ -113,7 +117,7 @@ class Pipe(nn.Module):
         self.balance = balance
         self.devices = self.devices[: len(balance)]
         self._habits = DrawingHabits(len(stages))
-        self._team = Team(stages, [Habits(stage) for stage in stages], Crew(len(stages), self), threading.Lock())
+        self._team = Team(stages, [Habits(stage) for stage in stages], Crew(len(stages)), threading.Lock())
         return self._team
 
     def rebalance(self, sample: Any, *, timeout: float = 1.0) -> list[int]:

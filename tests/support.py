@@ -30,14 +30,15 @@ def square_loss(output):
     )
 
 
-def train_once(module, sample, loss=square_loss, parameters=None):
+def train_once(module, sample, loss=square_loss):
     """Takes one step of SGD and collects everything that can be compared."""
     inputs = fresh(sample)
-    parameters = dict(module.named_parameters()) if parameters is None else parameters
+    parameters = dict(module.named_parameters())
     output = module(inputs)
     loss(output).backward()
     grads = {name: parameter.grad for name, parameter in parameters.items()}
-    torch.optim.SGD([p for p in parameters.values() if p.grad is not None], lr=0.1).step()
+    if trained := [parameter for parameter in parameters.values() if parameter.grad is not None]:
+        torch.optim.SGD(trained, lr=0.1).step()
     return Outcome(
         outputs=[x.detach() for x in tree_leaves(output) if isinstance(x, Tensor)],
         input_grads=[x.grad for x in tree_leaves(inputs) if isinstance(x, Tensor)],

@@ -80,6 +80,15 @@ class Crew:
         _dismiss(self._inboxes, self._threads)
         self._process = -1
 
+    def check_caller(self) -> None:
+        """Refuses a stage that calls its own pipe: it would wait for itself.
+
+        Raises:
+            RuntimeError: the calling thread is one of the crew's.
+        """
+        if threading.current_thread() in self._threads:
+            raise RuntimeError("a stage of a Pipe called the same Pipe; a pipe cannot be part of itself")
+
     def run(self, jobs: Sequence[Job], stop: Callable[[], None]) -> None:
         """Does one job on each thread and returns when all are done.
 
@@ -90,8 +99,6 @@ class Crew:
         Raises:
             BaseException: whatever was raised first in a job.
         """
-        if threading.current_thread() in self._threads:
-            raise RuntimeError("a stage of a Pipe called the same Pipe; a pipe cannot be part of itself")
         self._start()
         step = _Step(len(jobs))
         for inbox, job in zip(self._inboxes, jobs, strict=True):

@@ -167,6 +167,7 @@ class Pipe(nn.Module):
         m = len(batch.rows)
         recomputed = self._recomputed(m)
         deferred = [layer for stage in team.stages for layer in deferred_layers(stage.module)] if self.training else []
+        team.crew.check_caller()
         with team.busy:
             for layer in deferred:
                 layer.begin()

@@ -272,8 +272,9 @@ class StepRandomness:
             self._watching[:] = [True] * len(self._watching)
             if recomputes:
                 warnings.warn(
-                    "a stage began to draw random numbers after steps without any; the recomputation of this batch "
-                    "draws others, and from the next step on it draws the same",
+                    "somebody drew random numbers during a forward in which no stage was known to draw. If it was "
+                    "another thread, all is well; if a stage began to, this batch is recomputed with other numbers, "
+                    "and from the next step on with the same",
                     RuntimeWarning,
                     stacklevel=2,
                 )

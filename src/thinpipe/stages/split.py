@@ -55,6 +55,14 @@ def verify_sequential(module: nn.Module) -> None:
             f"module must be nn.Sequential to be partitioned, got {type(module).__name__}; "
             "rewrite its forward as nn.Sequential(part1, part2, ...), or pass the nn.Sequential inside it"
         )
+    own = [*module._parameters, *module._buffers]
+    if own:
+        raise SplitError(f"the nn.Sequential itself holds '{own[0]}', which no stage would have; move it into a layer")
+    if type(module).forward is not nn.Sequential.forward:
+        raise SplitError(
+            f"{type(module).__name__} has a forward of its own, so it is no plain sequence; "
+            "wrap it as one layer of an nn.Sequential"
+        )
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if is_lazy(tensor):
             raise SplitError(f"'{name}' has no shape yet; run the model once on a sample before wrapping it")

@@ -1,0 +1,173 @@
+"""The words of ``thinpipe check`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from itertools import cycle, islice
+from typing import Annotated, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from thinpipe.check.cases import Result, Settings
+from thinpipe.check.options import random_input, read_devices, read_modes, read_numbers, read_splits
+from thinpipe.check.report import WIDTH, Report
+from thinpipe.check.runner import Check
+from thinpipe.check.subject import Subject, cast, squared_distance
+from thinpipe.check.target import Target, UsageError, load
+from thinpipe.runtime.pipe import CHECKPOINT_MODES
+from thinpipe.stages.microbatch import Batch
+
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 5e-2}
+"""Relative to the largest magnitude: far above rounding of the type computed in, far below any real mistake."""
+
+
+def check_command(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Your factory: [bold]package.module:factory[/bold] or [bold]path/to/file.py:factory[/bold]. It is "
+            "called without arguments and returns model, (model, inputs) or (model, inputs, loss_fn), the model "
+            "being an nn.Sequential and loss_fn(outputs) a scalar.",
+            show_default=False,
+        ),
+    ],
+    *,
+    balance: Annotated[
+        list[str] | None,
+        typer.Option(help="Layers of each stage, as 2,2. Repeat it to try several splits.", show_default=False),
+    ] = None,
+    stages: Annotated[
+        list[int] | None,
+        typer.Option(help="Number of stages, balanced by the time of the layers (default: 2).", show_default=False),
+    ] = None,
+    chunks: Annotated[str, typer.Option(help="Numbers of micro-batches to try.")] = "1,2,4",
+    checkpoint: Annotated[str, typer.Option(help="Checkpoint modes to try.")] = ",".join(CHECKPOINT_MODES),
+    deferred_batch_norm: Annotated[
+        bool, typer.Option(help="Move BatchNorm's running statistics once a batch instead of once a micro-batch.")
+    ] = False,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            help="A device for each stage, as cuda:0,cuda:1; the first is also the one device of the comparison "
+            "(default: all GPUs in turn, or the CPU).",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        Literal["float64", "float32"] | None,
+        typer.Option(
+            help="The type to compare in. In float64 nothing but rounding hides (default: float64; float32 with "
+            "--autocast).",
+            show_default=False,
+        ),
+    ] = None,
+    autocast: Annotated[
+        Literal["bf16"] | None, typer.Option(help="Run everything under autocast.", show_default=False)
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="The largest difference that passes, relative to the largest magnitude (default: 1e-9 in float64, "
+            "1e-3 in float32, 5e-2 with autocast).",
+            show_default=False,
+        ),
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            help="Shape of a random batch, if the factory returns none: 16x3x32x32, or 16x128:int64 with --high.",
+            show_default=False,
+        ),
+    ] = None,
+    high: Annotated[
+        int | None, typer.Option(help="Random integers are smaller than this: the vocabulary.", show_default=False)
+    ] = None,
+    lr: Annotated[float, typer.Option(help="Learning rate of the one SGD step.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the factory, the random batch and every run.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Prove that your model computes the same in a pipe as on one device.
+
+    Trains copies of the model for one step, as pipes of every split, number of chunks and checkpoint mode, and compares
+    loss, outputs, gradients, updated parameters and BatchNorm statistics with one device.
+
+    Exit status: 0 if all are equal, 1 if any differs or fails, 2 if there is nothing to check.
+
+    Example: [bold]thinpipe check my_package.models:small --balance 2,2 --balance 1,3 --chunks 1,2,8[/bold]
+    """
+    try:
+        computed, precision = _types(dtype, autocast)
+        torch.manual_seed(seed)
+        loaded = cast(_with_inputs(load(target), input, high, computed), computed)
+        places = read_devices(devices)
+        splits = read_splits(balance or [], stages or [], loaded, places[0])
+        subject = Subject(
+            model=loaded.model,
+            inputs=loaded.inputs,
+            loss=loaded.loss or squared_distance,
+            # GPUs that nobody listed are used in turn; a list that somebody wrote is taken as it is.
+            devices=tuple(places if devices else islice(cycle(places), max(map(len, splits)))),
+            lr=lr,
+            seed=seed,
+            autocast=precision if autocast else None,
+        )
+        settings = Settings(
+            splits=splits,
+            chunks=read_numbers(chunks, "--chunks"),
+            modes=read_modes(checkpoint),
+            deferred=deferred_batch_norm,
+            tolerance=_TOLERANCES[precision] if tolerance is None else tolerance,
+        )
+        check = Check(subject, settings)
+        results = _run(check)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from error
+    report = Report(target, _facts(subject, precision), check.notes(), results, settings.tolerance)
+    _show(report, as_json=as_json)
+    raise typer.Exit(0 if report.equal else 1)
+
+
+def _types(dtype: str | None, autocast: str | None) -> tuple[torch.dtype, torch.dtype]:
+    """Chooses the type of the tensors, and the type that decides about rounding."""
+    if not autocast:
+        return (torch.float32, torch.float32) if dtype == "float32" else (torch.float64, torch.float64)
+    if dtype == "float64":
+        raise UsageError("autocast leaves float64 alone; use --autocast with --dtype float32")
+    return torch.float32, torch.bfloat16
+
+
+def _run(check: Check) -> list[Result]:
+    repeated = check.repeats()
+    if not repeated.equal:
+        return [repeated]
+    progress = Console(stderr=True)
+    cases = check.cases()
+    shown = track(cases, "checking", console=progress, transient=True, disable=not progress.is_terminal)
+    return [check.run(case) for case in shown]
+
+
+def _with_inputs(target: Target, shape: str | None, high: int | None, dtype: torch.dtype) -> Target:
+    if shape is not None:
+        return Target(target.model, random_input(shape, high=high, dtype=dtype), target.loss)
+    if target.inputs is None:
+        raise UsageError(
+            "the factory returns a model and no inputs; return (model, inputs), or give a shape: --input 16x3x32x32"
+        )
+    return target
+
+
+def _facts(subject: Subject, precision: torch.dtype) -> str:
+    devices = "+".join(str(device) for device in subject.devices)
+    rows = sum(Batch.of(subject.inputs, 1).rows)
+    type_name = str(precision).removeprefix("torch.")
+    return f"{len(subject.model)} layers, {rows} rows, {type_name}, {devices}, seed {subject.seed}"
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    console = Console(highlight=False)
+    report.show(console if console.is_terminal else Console(highlight=False, width=WIDTH))
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))

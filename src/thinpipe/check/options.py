@@ -1,0 +1,86 @@
+"""Reads the texts of the command line: lists, shapes, splits, devices."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from thinpipe.balance import balance_by_time
+from thinpipe.check.target import Target, UsageError, described
+from thinpipe.runtime.pipe import CHECKPOINT_MODES
+from thinpipe.stages.microbatch import Batch
+
+_SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::([a-z0-9]+))?\Z")
+
+
+def read_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Reads positive integers with commas between them."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise UsageError(f"{option} takes positive integers with commas between them, as 2,2; got {text!r}")
+    return numbers
+
+
+def read_modes(text: str) -> tuple[str, ...]:
+    """Reads checkpoint modes with commas between them."""
+    modes = tuple(part.strip() for part in text.split(","))
+    for mode in modes:
+        if mode not in CHECKPOINT_MODES:
+            raise UsageError(f"{mode!r} is no checkpoint mode; choose among {', '.join(CHECKPOINT_MODES)}")
+    return tuple(dict.fromkeys(modes))
+
+
+def read_devices(text: str | None) -> list[torch.device]:
+    """Reads devices with commas between them; without a text, all GPUs, or the CPU where there are none."""
+    if text is None:
+        return [torch.device("cuda", k) for k in range(torch.cuda.device_count())] or [torch.device("cpu")]
+    try:
+        return [torch.device(part.strip()) for part in text.split(",")]
+    except RuntimeError as error:
+        raise UsageError(f"--devices takes devices with commas between them, as cuda:0,cuda:1; {error}") from error
+
+
+def read_splits(
+    balances: list[str], stages: list[int], target: Target, device: torch.device
+) -> tuple[tuple[int, ...], ...]:
+    """Reads balances, and finds one for every number of stages; without either, for two stages.
+
+    Args:
+        balances: texts such as ``2,2``.
+        stages: numbers of stages to balance by time.
+        target: the model to be cut, and its inputs.
+        device: where its layers are timed.
+    """
+    splits = [read_numbers(text, "--balance") for text in balances]
+    for n in stages or ([] if balances else [min(2, len(target.model))]):
+        try:
+            sample = Batch.of(target.inputs, 1).whole()
+            splits.append(tuple(balance_by_time(n, target.model, sample, timeout=0.3, device=device)))
+        except Exception as error:
+            raise UsageError(f"cannot balance the model over {n} stages: {described(error)}") from error
+    return tuple(dict.fromkeys(splits))
+
+
+def random_input(text: str, *, high: int | None, dtype: torch.dtype) -> Tensor:
+    """Draws a batch from a text such as ``16x3x32x32`` or ``16x128:int64``.
+
+    Args:
+        text: the shape, rows first; after a colon the type, if it is not floating-point.
+        high: for integers, which are drawn from 0 to ``high - 1``.
+        dtype: the floating-point type the check is made in.
+    """
+    match = _SHAPE.match(text)
+    kind = dtype if match and match[2] is None else getattr(torch, match[2], None) if match else None
+    if match is None or not isinstance(kind, torch.dtype):
+        raise UsageError(f"{text!r} is no shape; write the rows and the other sizes, as 16x3x32x32 or 16x128:int64")
+    shape = [int(size) for size in match[1].split("x")]
+    if kind.is_floating_point:
+        return torch.randn(shape, dtype=dtype)
+    if high is None or high < 1:
+        raise UsageError(f"{text} needs --high N, one more than the largest integer the model takes (its vocabulary)")
+    return torch.randint(high, shape, dtype=kind)

@@ -1,0 +1,251 @@
+"""Whatever goes wrong in a stage is raised in the caller; nothing hangs, no thread is lost, the pipe goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from support import CHECKPOINT_MODES
+from torch import nn
+
+from thinpipe import Pipe
+from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SkipError, SplitError
+from thinpipe.skip import skippable, stash
+
+
+class Boom(Exception):
+    pass
+
+
+class Fuse(nn.Module):
+    """Raises on demand, forward or backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.error, self.where = None, "forward"
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        if self.error is not None and self.where == "forward":
+            raise self.error
+        x = x * self.scale
+        if self.error is not None and self.where == "backward" and x.requires_grad:
+            x.register_hook(self.blow)
+        return x
+
+    def blow(self, grad):
+        raise self.error
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("error", [Boom("no"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_any_exception_in_any_stage_reaches_the_caller_and_the_pipe_works_afterwards(stage, checkpoint, error, where):
+    model = nn.Sequential(Fuse(), Fuse(), Fuse())
+    pipe = Pipe(model, [1, 1, 1], chunks=3, checkpoint=checkpoint)
+    x = torch.ones(6, 1)
+    pipe(x).sum().backward()
+    expected = [p.grad.clone() for p in pipe.parameters()]
+    threads = set(threading.enumerate())
+    parameters = list(pipe.parameters())
+
+    model[stage].error, model[stage].where = error, where
+    with pytest.raises(type(error)) as caught:
+        pipe(x).sum().backward()
+    assert caught.value is error
+    assert any(f"stage {stage}" in note for note in error.__notes__), "the error says where it happened"
+
+    model[stage].error = None
+    pipe.zero_grad()
+    pipe(x).sum().backward()
+    torch.testing.assert_close([p.grad for p in pipe.parameters()], expected)
+    assert set(threading.enumerate()) == threads
+    assert all(a is b for a, b in zip(pipe.parameters(), parameters, strict=True))
+
+
+def test_the_other_stages_stop_early():
+    counter = []
+
+    class Count(nn.Module):
+        def forward(self, x):
+            counter.append(1)
+            return x
+
+    class Raise(nn.Module):
+        def forward(self, x):
+            raise Boom
+
+    pipe = Pipe(nn.Sequential(Count(), Raise()), [1, 1], chunks=1000)
+    with pytest.raises(Boom):
+        pipe(torch.ones(1000, 1))
+    assert len(counter) < 1000
+
+
+def test_deferred_statistics_of_a_failed_batch_are_forgotten():
+    fuse = Fuse()
+    pipe = Pipe(nn.Sequential(nn.BatchNorm1d(1), fuse), [1, 1], chunks=2, deferred_batch_norm=True)
+    fuse.error = Boom()
+    with pytest.raises(Boom):
+        pipe(torch.rand(4, 1))
+    assert pipe[0].num_batches_tracked == 0 and pipe[0].running_mean == 0
+    fuse.error = None
+    x = torch.rand(4, 1)
+    pipe(x)
+    torch.testing.assert_close(pipe[0].running_mean, 0.1 * x.mean(0))
+
+
+def test_ctrl_c_while_a_stage_computes_ends_the_step_and_leaves_the_pipe_whole(tmp_path):
+    """A real SIGINT to a real process whose main thread waits for its stages."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(
+        """
+import threading, time, torch
+from torch import nn
+from thinpipe import Pipe
+
+class Slow(nn.Module):
+    def forward(self, x):
+        print("working", flush=True)
+        time.sleep(0.3)
+        return x
+
+pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Slow()), [1, 1], chunks=50)
+try:
+    pipe(torch.rand(50, 1))
+except KeyboardInterrupt:
+    pipe.chunks = 1
+    print("again", tuple(pipe(torch.rand(2, 1)).shape), threading.active_count(), flush=True)
+"""
+    )
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "working\n"
+    began = time.monotonic()
+    os.kill(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert rest.splitlines()[-1] == "again (2, 1) 3"
+    assert time.monotonic() - began < 10, "it must not wait for the other fifty micro-batches"
+
+
+def test_a_process_ends_although_its_pipe_is_still_alive():
+    code = (
+        "import torch; from torch import nn; from thinpipe import Pipe;"
+        "p = Pipe(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), [1, 1], chunks=2); p(torch.rand(2, 1)); print('end')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "end\n" and done.stderr == ""
+
+
+def linears(n):
+    return nn.Sequential(*[nn.Linear(1, 1) for _ in range(n)])
+
+
+@pytest.mark.parametrize("balance", [[1], [3], [0, 2], [-1, 3]], ids=str)
+def test_a_balance_that_does_not_fit_is_refused(balance):
+    with pytest.raises(BalanceError, match="balance"):
+        Pipe(linears(2), balance)
+
+
+def test_too_few_devices_are_refused():
+    with pytest.raises(DeviceError, match=r"devices: 1, partitions: 2.*more than once"):
+        Pipe(linears(2), [1, 1], devices=["cpu"])
+    with pytest.raises(DeviceError):
+        Pipe(linears(2), devices=[])
+
+
+@pytest.mark.parametrize(("option", "value"), [("chunks", 0), ("chunks", -1), ("checkpoint", "sometimes")])
+def test_options_out_of_range_are_refused(option, value):
+    with pytest.raises(ValueError, match=option):
+        Pipe(linears(2), [1, 1], **{option: value})
+
+
+def test_a_codec_is_refused_until_there_are_any():
+    with pytest.raises(ValueError, match="leave codec"):
+        Pipe(linears(2), [1, 1], codec="sort:6+2")
+
+
+def test_a_module_that_is_no_sequence_is_refused():
+    with pytest.raises(SplitError, match=r"nn\.Sequential.*got Bilinear.*rewrite"):
+        Pipe(nn.Bilinear(1, 1, 1), [1])
+
+
+def test_a_sequence_with_a_forward_or_parameters_of_its_own_is_refused():
+    class Residual(nn.Sequential):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    with pytest.raises(SplitError, match="forward of its own"):
+        Pipe(Residual(nn.Linear(1, 1)), [1])
+    scaled = linears(2)
+    scaled.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    with pytest.raises(SplitError, match="'scale'"):
+        Pipe(scaled, [1, 1])
+
+
+def test_a_layer_without_shape_is_refused():
+    with pytest.raises(SplitError, match="run the model once"):
+        Pipe(nn.Sequential(nn.LazyLinear(2)), [1])
+
+
+def test_tied_parameters_across_stages_are_refused_and_within_one_welcome():
+    a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    b.weight = a.weight
+    with pytest.raises(SharedStateError, match=r"'2.weight' of stage 1 .* '0.weight' of stage 0"):
+        Pipe(nn.Sequential(a, nn.ReLU(), b), [1, 2])
+    Pipe(nn.Sequential(a, nn.ReLU(), b), [3], devices=["cpu"])
+
+
+def test_a_layer_without_state_may_stand_in_two_stages():
+    relu = nn.ReLU()
+    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), [2, 2], chunks=2)
+    assert pipe(torch.rand(4, 2)).shape == (4, 2)
+
+
+def test_a_stash_without_pop_is_refused():
+    @skippable(stash=["lost"])
+    class Stash(nn.Module):
+        def forward(self, x):
+            yield stash("lost", x)
+            return x
+
+    with pytest.raises(SkipError, match="'lost'"):
+        Pipe(nn.Sequential(Stash(), nn.Identity()), [1, 1])
+
+
+def test_a_batch_norm_that_cannot_be_deferred_is_refused():
+    with pytest.raises(SplitError, match="SyncBatchNorm"):
+        Pipe(nn.Sequential(nn.SyncBatchNorm(2)), [1], devices=["cpu"], deferred_batch_norm=True)
+
+
+def test_a_pipe_that_calls_itself_is_refused():
+    class Caller(nn.Module):
+        def forward(self, x):
+            return holder[0](x)
+
+    pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Caller()), [1, 1], chunks=2)
+    holder = [pipe]
+    with pytest.raises(RuntimeError, match="part of itself"):
+        pipe(torch.rand(2, 1))
+
+
+def test_two_callers_take_turns():
+    pipe = Pipe(linears(2), [1, 1], chunks=2)
+    x, errors = torch.rand(4, 1), []
+
+    def train():
+        try:
+            for _ in range(10):
+                pipe(x).sum().backward()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and not any(thread.is_alive() for thread in threads)

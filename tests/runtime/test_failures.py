@@ -9,9 +9,9 @@ import time
 
 import pytest
 import torch
-from support import CHECKPOINT_MODES
 from torch import nn
 
+from support import CHECKPOINT_MODES
 from thinpipe import Pipe
 from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SkipError, SplitError
 from thinpipe.skip import skippable, stash
@@ -69,15 +69,18 @@ def test_any_exception_in_any_stage_reaches_the_caller_and_the_pipe_works_afterw
 
 
 def test_the_other_stages_stop_early():
-    counter = []
+    counter, failed = [], threading.Event()
 
     class Count(nn.Module):
         def forward(self, x):
             counter.append(1)
+            if len(counter) > 1:
+                assert failed.wait(20)
             return x
 
     class Raise(nn.Module):
         def forward(self, x):
+            failed.set()
             raise Boom
 
     pipe = Pipe(nn.Sequential(Count(), Raise()), [1, 1], chunks=1000)

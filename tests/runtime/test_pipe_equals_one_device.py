@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
 from torch import nn
 
+from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
 from thinpipe import Pipe
 from thinpipe.skip import Namespace, pop, skippable, stash
 from thinpipe.stages.microbatch import row_counts

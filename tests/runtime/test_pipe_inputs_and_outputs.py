@@ -1,17 +1,20 @@
 """What a Pipe takes and returns: anything the first and the last layer can agree on."""
 
 import copy
-from collections import namedtuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support import CHECKPOINT_MODES, assert_trains_like_one_device
 from torch import nn
 
+from support import CHECKPOINT_MODES, assert_trains_like_one_device
 from thinpipe import NoChunk, Pipe
 from thinpipe.errors import BatchError
 
-Pair = namedtuple("Pair", ["left", "right"])
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
 
 
 class Mix(nn.Module):

@@ -8,10 +8,10 @@ import weakref
 
 import pytest
 import torch
-from support import CHECKPOINT_MODES
 from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from support import CHECKPOINT_MODES
 from thinpipe import Pipe
 from thinpipe.errors import MoveError
 

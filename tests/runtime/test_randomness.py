@@ -6,9 +6,9 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from support import CHECKPOINT_MODES
 from torch import nn
 
+from support import CHECKPOINT_MODES
 from thinpipe import Pipe
 from thinpipe.runtime.randomness import Entropy, OwnCpu, Rewound
 

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
 from torch import nn
 
+from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
 from thinpipe import Pipe, is_checkpointing, is_recomputing
 from thinpipe.errors import RecomputeError, SkipUseError
 from thinpipe.skip import pop, skippable, stash

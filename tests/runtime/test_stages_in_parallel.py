@@ -4,9 +4,9 @@ import threading
 
 import pytest
 import torch
-from support import CHECKPOINT_MODES
 from torch import nn
 
+from support import CHECKPOINT_MODES
 from thinpipe import Pipe
 
 WAIT = 20

@@ -267,7 +267,9 @@ def _devices(devices: Iterable[Device] | None, balance: list[int] | None, layers
 
 
 def _indexed(device: torch.device) -> torch.device:
-    """Names the GPU that "cuda" means now, so that equal devices compare equal."""
+    """Names a device as its tensors do: "cuda" is the current GPU, and "cpu:0" is "cpu"."""
+    if device.type == "cpu":
+        return torch.device("cpu")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from thinpipe.errors import SplitError
-from thinpipe.stages.phase import is_recomputing
+from thinpipe.stages.phase import current_micro_batch, is_recomputing
 
 
 class Tally:
@@ -43,49 +43,64 @@ class Tally:
 class Deferred(_BatchNorm):
     """Mixed into a BatchNorm class: tallies while a pipeline runs it, and commits when the pipeline says so.
 
-    The tally is neither a parameter nor a buffer, so ``state_dict`` is that of the plain layer.
+    The tallies are neither parameters nor buffers, so ``state_dict`` is that of the plain layer. There is one for each
+    time a micro-batch passes the layer: a layer used twice in a model moves its statistics twice a batch.
     """
 
-    _tally: Tally | None = None
+    _tallies: list[Tally] | None = None
+    _calls = 0
+    _micro: int | None = None
 
     def begin(self) -> None:
         """Opens a batch: until ``commit`` or ``discard`` the running statistics stand still."""
-        self._tally = Tally()
+        self._tallies, self._calls, self._micro = [], 0, None
 
     def discard(self) -> None:
         """Forgets a batch that failed."""
-        self._tally = None
+        self._tallies = None
 
     def commit(self) -> None:
-        """Moves the running statistics by the batch, once; a batch that never came this way moves nothing."""
-        tally, self._tally = self._tally, None
-        if tally is None or tally.mean is None or tally.squares is None:
-            return
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None
+        """Moves the running statistics by the batch; a batch that never came this way moves nothing."""
+        tallies, self._tallies = self._tallies or [], None
+        for tally in tallies:
+            self._move(tally)
+
+    def _move(self, tally: Tally) -> None:
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        assert tally.mean is not None and tally.squares is not None
         self.num_batches_tracked.add_(1)
         # Without a momentum the average is cumulative: every batch so far weighs the same.
         factor = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(tally.mean.to(self.running_mean), factor)
         self.running_var.lerp_((tally.squares / max(tally.count - 1, 1)).to(self.running_var), factor)
 
+    def _tally(self) -> Tally:
+        """Finds the tally of this pass: the first for the first time in a micro-batch, and so on."""
+        assert self._tallies is not None
+        if current_micro_batch() != self._micro:
+            self._micro, self._calls = current_micro_batch(), 0
+        if self._calls == len(self._tallies):
+            self._tallies.append(Tally())
+        self._calls += 1
+        return self._tallies[self._calls - 1]
+
     def forward(self, input: Tensor) -> Tensor:
         """Normalises by the micro-batch's own statistics, noting them the first time the micro-batch comes by."""
-        tally = self._tally
-        if not self.training or (tally is None and not is_recomputing()):
+        counting = self._tallies is not None and not is_recomputing()
+        if not self.training or not (counting or is_recomputing()):
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         mean: Tensor | None = None
         variance: Tensor | None = None
-        if tally is not None and not is_recomputing():
+        if counting:
             # With momentum 1 the "running" statistics are those of this micro-batch: they cost nothing more to have.
             assert self.running_mean is not None and self.running_var is not None
             mean, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
         output = functional.batch_norm(
             input, mean, variance, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps
         )
-        if tally is not None and mean is not None and variance is not None:
-            tally.add(input.numel() // input.size(1), mean, variance)
+        if mean is not None and variance is not None:
+            self._tally().add(input.numel() // input.size(1), mean, variance)
         return output
 
 

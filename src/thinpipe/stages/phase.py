@@ -21,20 +21,26 @@ class Phase(Enum):
 
 class _Current(threading.local):
     phase: Phase = Phase.ORDINARY
+    micro: int | None = None
 
 
 _current = _Current()
 
 
 @contextmanager
-def entered(phase: Phase) -> Iterator[None]:
-    """Marks what runs inside, in this thread, as belonging to the phase."""
-    before = _current.phase
-    _current.phase = phase
+def entered(phase: Phase, micro: int) -> Iterator[None]:
+    """Marks what runs inside, in this thread, as a pass of the phase over the micro-batch."""
+    before = _current.phase, _current.micro
+    _current.phase, _current.micro = phase, micro
     try:
         yield
     finally:
-        _current.phase = before
+        _current.phase, _current.micro = before
+
+
+def current_micro_batch() -> int | None:
+    """Tells which micro-batch a stage is computing in this thread; ``None`` outside of a pipeline."""
+    return _current.micro
 
 
 def is_checkpointing() -> bool:

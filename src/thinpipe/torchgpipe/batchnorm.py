@@ -57,9 +57,11 @@ class DeferredBatchNorm(Deferred):
         """Normalises a micro-batch by its own statistics, and closes the batch if this was the last one counted."""
         if not self.training or is_recomputing():
             return super().forward(input)
-        if self._tally is None:
+        if self._tallies is None:
             self.begin()
             self._to_come = self.chunks
+        if self._to_come:
+            self._calls = 0  # fed by hand, every call is the first one of a micro-batch
         output = super().forward(input)
         if self._to_come:
             self._to_come -= 1

@@ -10,6 +10,7 @@ balance saved, and what the plain module saved as well.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -121,31 +122,45 @@ class GPipe(Pipe):
 
     # -- checkpoints of torchgpipe and of the plain module -----------------------------------------------------------
 
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,  # noqa: FBT001, FBT002 - by position, as nn.Module takes it
+        assign: bool = False,  # noqa: FBT001, FBT002
+    ) -> Any:
+        """Loads what this or another balance saved, here or in torchgpipe, or what the plain module saved.
+
+        Args:
+            state_dict: the checkpoint.
+            strict: whether every key must find its place and every place a key (default: ``True``).
+            assign: whether to take the checkpoint's tensors instead of copying them (default: ``False``).
+        """
+        renamed = OrderedDict(state_dict)
+        # The versions of the layers' formats are kept beside the keys, under the layers' names.
+        metadata = getattr(state_dict, "_metadata", {})
+        renamed._metadata = {self._own_key(name): entry for name, entry in metadata.items()}  # type: ignore[attr-defined]
+        return super().load_state_dict(renamed, strict, assign)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        owners = {name: j for j, partition in enumerate(self.partitions) for name, _ in partition.named_children()}
+        # Here and not above, since a module around the pipe loads its children by this method.
         for key in [key for key in state_dict if key.startswith(prefix)]:
-            state_dict[prefix + _own_key(key.removeprefix(prefix), owners)] = state_dict.pop(key)
+            state_dict[prefix + self._own_key(key.removeprefix(prefix))] = state_dict.pop(key)
         for name, layer in self.named_modules():
             if isinstance(layer, _BatchNorm):
-                # torchgpipe saved what its deferred layers had summed up so far: always zeros between batches.
+                # torchgpipe saved the sums of its deferred layers too, which mean nothing between two batches.
                 for leaked in ("sum", "sum_squares"):
                     state_dict.pop(f"{prefix}{name}.{leaked}", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-
-def _own_key(key: str, owners: Mapping[str, int]) -> str:
-    """Names an entry of a checkpoint as this balance does; leaves alone what belongs to no layer.
-
-    Args:
-        key: its name under another balance, or in the plain module.
-        owners: the partition of each layer.
-    """
-    partitioned = _PARTITIONED.fullmatch(key)
-    for plain in [partitioned[1], key] if partitioned else [key]:
-        layer = plain.split(".", 1)[0]
-        if layer in owners:
-            return f"partitions.{owners[layer]}.{plain}"
-    return key
+    def _own_key(self, key: str) -> str:
+        """Names an entry of a checkpoint as this balance does; leaves alone what belongs to no layer."""
+        owners = {name: j for j, partition in enumerate(self.partitions) for name, _ in partition.named_children()}
+        partitioned = _PARTITIONED.fullmatch(key)
+        for plain in [partitioned[1], key] if partitioned else [key]:
+            layer = plain.split(".", 1)[0]
+            if layer in owners:
+                return f"partitions.{owners[layer]}.{plain}"
+        return key
 
 
 def _verify_unshared(module: nn.Sequential) -> None:

@@ -137,7 +137,7 @@ def test_private_generators_let_stages_draw_at_the_same_time():
 
 def test_rewinding_leaves_the_generator_where_it_was():
     rewound = Rewound(torch.default_generator)
-    with rewound.first(0):
+    with rewound.first(0, repeated=True):
         first = torch.rand(3)
     torch.rand(5)
     state = torch.get_rng_state()

@@ -34,8 +34,8 @@ _default_generators = threading.RLock()
 class Randomness(Protocol):
     """What surrounds the forward of a micro-batch, and what surrounds its recomputation."""
 
-    def first(self, i: int) -> Any:
-        """Surrounds the forward of micro-batch ``i``."""
+    def first(self, i: int, *, repeated: bool) -> Any:
+        """Surrounds the forward of micro-batch ``i``, which will be repeated by a recomputation or not."""
 
     def again(self, i: int) -> Any:
         """Surrounds its recomputation, which draws the same numbers."""
@@ -56,10 +56,10 @@ class Rewound:
         self._states: dict[int, Tensor] = {}
 
     @contextmanager
-    def first(self, i: int) -> Iterator[None]:
-        before = self._generator.get_state()
+    def first(self, i: int, *, repeated: bool) -> Iterator[None]:
+        before = self._generator.get_state() if repeated else None
         yield
-        if not torch.equal(before, self._generator.get_state()):
+        if before is not None and not torch.equal(before, self._generator.get_state()):
             self._states[i] = before
 
     @contextmanager
@@ -150,7 +150,7 @@ class OwnCpu:
         self.drawn = False
 
     @contextmanager
-    def first(self, i: int) -> Iterator[None]:
+    def first(self, i: int, *, repeated: bool = True) -> Iterator[None]:
         if not self._watching:
             yield
             return
@@ -171,7 +171,7 @@ class LentCuda:
         self._j = j
 
     @contextmanager
-    def first(self, i: int) -> Iterator[None]:
+    def first(self, i: int, *, repeated: bool = True) -> Iterator[None]:
         with _default_generators:
             theirs = self._generator.get_state()
             self._generator.manual_seed(self._entropy.seed(self._j, i))
@@ -193,10 +193,10 @@ class _Both:
         self._parts = parts
 
     @contextmanager
-    def first(self, i: int) -> Iterator[None]:
+    def first(self, i: int, *, repeated: bool) -> Iterator[None]:
         with ExitStack() as stack:
             for part in self._parts:
-                stack.enter_context(part.first(i))
+                stack.enter_context(part.first(i, repeated=repeated))
             yield
 
     @contextmanager

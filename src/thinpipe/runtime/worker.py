@@ -160,14 +160,14 @@ class Worker:
         inputs = self._receive(i, link)
         trains = self.aliases is not None and (self.aliases.parameters or any(map(any, inputs.wants_grad)))
         if not trains:
-            with entered(Phase.ORDINARY, i), self._randomness.first(i):
+            with entered(Phase.ORDINARY, i), self._randomness.first(i, repeated=False):
                 outputs = self._compute(inputs.leaves, inputs.specs, grad=False)
             asked = [[False] * len(tree_leaves(tree)) for tree in outputs]
         elif i in self._recomputed:
             outputs = self._checkpoint(i, inputs)
             asked = [[can_have_grad(x) for x in tree_leaves(tree)] for tree in outputs]
         else:
-            with entered(Phase.ORDINARY, i), self._randomness.first(i):
+            with entered(Phase.ORDINARY, i), self._randomness.first(i, repeated=False):
                 self._graphs[i], outputs = self._build(inputs)
             asked = [[edge is not None for edge in edges] for edges in self._graphs[i].outputs]
         self._asked[i] = asked
@@ -219,7 +219,11 @@ class Worker:
         copies = self._habits.changes_inputs is not False
         given = [[_copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
         versions = [_versions(values) for values in given]
-        with entered(Phase.CHECKPOINTING, i), self._randomness.first(i), self._habits.buffers.watched() as snapshot:
+        with (
+            entered(Phase.CHECKPOINTING, i),
+            self._randomness.first(i, repeated=True),
+            self._habits.buffers.watched() as snapshot,
+        ):
             outputs = self._compute(given, inputs.specs, grad=False)
         changed = versions != [_versions(values) for values in given]
         self._habits.changes_inputs = changed or bool(self._habits.changes_inputs)

@@ -1,0 +1,1 @@
+"""Benchmarks: one file a table, each measured as ratios within one run."""

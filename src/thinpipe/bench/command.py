@@ -1,0 +1,85 @@
+"""The words of ``thinpipe bench`` on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from thinpipe.bench.pipe import CHUNKS, Workload, bench_pipe
+from thinpipe.bench.record import Record
+
+bench_app = typer.Typer(
+    help="Measure, as ratios within one run. Every bench prints a table, and with --json one JSON object as its last "
+    "line, with the raw samples, the machine and the command.",
+    no_args_is_help=True,
+)
+
+_TINY = Workload(layers=2, channels=8, pixels=4, rows=8)
+
+
+@bench_app.callback()
+def _bench() -> None:
+    """Keeps ``bench`` a group while it has a single command."""
+
+
+@bench_app.command("pipe")
+def pipe_command(
+    *,
+    devices: Annotated[
+        str, typer.Option(help="The devices of the two stages, as cuda:0,cuda:1; a CPU stage has one core.")
+    ] = "cpu,cpu",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each variant is timed; more are less noisy.")] = 15,
+    tiny: Annotated[bool, typer.Option("--tiny", help="The same shape of work, small, to try the command.")] = False,
+    seed: Annotated[int, typer.Option(help="Of weights and data.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Make the last line one JSON object.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the JSON object to this file.", show_default=False)
+    ] = None,
+) -> None:
+    """Overhead and speed-up of a Pipe against the bare module, and against torchgpipe where it is installed.
+
+    Example: [bold]thinpipe bench pipe --rounds 30 --json[/bold]
+    """
+    places = [torch.device(name) for name in devices.split(",")]
+    if len(places) != 2:
+        raise typer.BadParameter(f"two stages need two devices, got {devices!r}; write --devices cpu,cpu")
+    console = Console(stderr=True)
+    record = bench_pipe(
+        _TINY if tiny else Workload(),
+        devices=places,
+        rounds=rounds,
+        seed=seed,
+        track=lambda turns: track(turns, "timing", console=console, disable=not console.is_terminal, transient=True),
+    )
+    Console().print(_table(record))
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(record.line() + "\n")
+    if json:
+        typer.echo(record.line())
+
+
+_MEANINGS = {
+    "overhead_1x1": "one stage, one micro-batch, over the bare module (1 is none)",
+    "speedup_2": f"two stages, {CHUNKS} micro-batches, against the bare module",
+    "ideal_speedup_2": "what two equal stages can gain at best",
+    "micro_batching": f"{CHUNKS} micro-batches on one stage against the bare module (1 is neutral)",
+    "torchgpipe_overhead_1x1": "the same overhead, of torchgpipe",
+    "torchgpipe_speedup_2": "the same speed-up, of torchgpipe",
+    "over_torchgpipe": "a Pipe against torchgpipe, two stages each",
+}
+
+
+def _table(record: Record) -> Table:
+    machine = record.machine
+    title = f"pipe on {machine.gpus[0] if machine.gpus else machine.cpu}, torch {machine.versions['torch']}"
+    table = Table("ratio", "value", "meaning", title=title, caption="medians of ratios within interleaved rounds")
+    for name, value in record.results.items():
+        table.add_row(name, "not installed" if value is None else f"{value:.3f}", _MEANINGS[name])
+    return table

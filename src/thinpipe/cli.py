@@ -1,0 +1,44 @@
+"""The command line: ``thinpipe``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from thinpipe import __version__
+from thinpipe.bench.command import bench_app
+from thinpipe.check.command import check_command
+from thinpipe.demo import demo_command
+
+app = typer.Typer(
+    help="Train PyTorch models cut into pipeline stages, as transparently as on one device.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("demo")(demo_command)
+app.command("check")(check_command)
+app.add_typer(bench_app, name="bench")
+
+
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _thinpipe(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Holds the options that come before any command."""
+
+
+def main() -> None:
+    """Runs the command line."""
+    app()

@@ -1,0 +1,1 @@
+"""Data sets that recipes and demos train on."""

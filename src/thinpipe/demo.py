@@ -1,0 +1,160 @@
+"""``thinpipe demo``: the same small network trained uncut and cut into two stages, side by side, on real digits."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+
+from thinpipe.data.digits import Digits, load_digits
+from thinpipe.runtime.pipe import Pipe
+from thinpipe.skip import pop, skippable, stash
+
+BATCH = 128
+CHUNKS = 4
+
+
+@skippable(stash=["input"])
+class Begin(nn.Module):
+    """The first half of a residual block: stashes its input for the end of it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Generator[stash, None, Tensor]:
+        """Stashes the input, then convolves it."""
+        yield stash("input", x)
+        return functional.relu(self.conv(x))
+
+
+@skippable(pop=["input"])
+class End(nn.Module):
+    """The second half: adds what was stashed, in another stage if the cut goes through the block."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Generator[pop, Tensor, Tensor]:
+        """Convolves, and adds what was stashed."""
+        skip = yield pop("input")
+        return functional.relu(self.conv(x) + skip)
+
+
+def network(channels: int = 24) -> nn.Sequential:
+    """Builds a residual network for 8 x 8 images, of layers of about equal work on both sides of its middle."""
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3, padding=1),
+        nn.ReLU(),
+        Begin(channels),
+        End(channels),
+        nn.Flatten(),
+        nn.Linear(channels * 64, 10),
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to train the network, and how it went.
+
+    Args:
+        name: what it is called in the table.
+        model: the trained module.
+        loss: the mean loss of the last epoch.
+        accuracy: on the test images.
+        seconds: for one epoch, the median.
+    """
+
+    name: str
+    model: nn.Module
+    loss: float
+    accuracy: float
+    seconds: float
+
+
+def train(name: str, model: nn.Module, data: Digits, epochs: int, tick: Callable[[], None]) -> Run:
+    """Trains with SGD and momentum on batches of 128, the last one being smaller; then tests."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    shuffle = torch.Generator().manual_seed(0)
+    losses: list[float] = []
+    times: list[float] = []
+    for _ in range(epochs):
+        began = time.perf_counter()
+        total = 0.0
+        for rows in torch.randperm(len(data.train_labels), generator=shuffle).split(BATCH):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(data.train_images[rows]), data.train_labels[rows])
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(rows)
+        losses.append(total / len(data.train_labels))
+        times.append(time.perf_counter() - began)
+        tick()
+    model.eval()
+    with torch.no_grad():
+        right = (model(data.test_images).argmax(1) == data.test_labels).double().mean()
+    return Run(name, model, losses[-1], float(right), statistics.median(times))
+
+
+def difference(run: Run, other: Run) -> float:
+    """Returns the largest difference between two runs' weights, relative to the largest weight."""
+    pairs = list(zip(run.model.parameters(), other.model.parameters(), strict=True))
+    largest = max(float(weight.detach().abs().max()) for _, weight in pairs)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs) / largest
+
+
+def demo_command(
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs over the 1,438 training images.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of the first weights.")] = 0,
+) -> None:
+    """Trains a small network on handwritten digits, uncut and cut into two stages, and compares them.
+
+    Example: [bold]thinpipe demo --epochs 3[/bold]
+    """
+    data = load_digits()
+    data = Digits(data.train_images.double(), data.train_labels, data.test_images.double(), data.test_labels)
+    torch.manual_seed(seed)
+    model = network().double()
+    # The cut goes through the residual block: the skip travels from the first stage to the second.
+    runs = {"one device, uncut": copy.deepcopy(model)} | {
+        f"two stages, {CHUNKS} micro-batches, recompute {mode}": Pipe(
+            copy.deepcopy(model), [3, 3], devices=["cpu", "cpu"], chunks=CHUNKS, checkpoint=mode
+        )
+        for mode in ("never", "except_last", "always")
+    }
+    console = Console()
+    done: list[Run] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=epochs * len(runs))
+        for name, module in runs.items():
+            progress.update(task, description=name)
+            done.append(train(name, module, data, epochs, lambda: progress.advance(task)))
+    console.print(_table(done, epochs))
+    worst = max(difference(run, done[0]) for run in done[1:])
+    same = worst < 1e-9 and len({run.accuracy for run in done}) == 1
+    verdict = "the same network" if same else "NOT the same network"
+    console.print(f"Cut or uncut: {verdict}, to {worst:.0e} of the largest weight.")
+    if not same:
+        raise typer.Exit(1)
+
+
+def _table(runs: list[Run], epochs: int) -> Table:
+    table = Table(
+        "training", "test accuracy", "train loss", "s / epoch", "weights differ by", title=f"digits, {epochs} epochs"
+    )
+    for run in runs:
+        off = "" if run is runs[0] else f"{difference(run, runs[0]):.0e}"
+        table.add_row(run.name, f"{run.accuracy:.2%}", f"{run.loss:.6f}", f"{run.seconds:.2f}", off)
+    return table

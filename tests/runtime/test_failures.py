@@ -47,7 +47,7 @@ class Fuse(nn.Module):
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_any_exception_in_any_stage_reaches_the_caller_and_the_pipe_works_afterwards(stage, checkpoint, error, where):
     model = nn.Sequential(Fuse(), Fuse(), Fuse())
-    pipe = Pipe(model, [1, 1, 1], chunks=3, checkpoint=checkpoint)
+    pipe = Pipe(model, [1, 1, 1], devices=["cpu"] * 3, chunks=3, checkpoint=checkpoint)
     x = torch.ones(6, 1)
     pipe(x).sum().backward()
     expected = [p.grad.clone() for p in pipe.parameters()]
@@ -83,7 +83,7 @@ def test_the_other_stages_stop_early():
             failed.set()
             raise Boom
 
-    pipe = Pipe(nn.Sequential(Count(), Raise()), [1, 1], chunks=1000)
+    pipe = Pipe(nn.Sequential(Count(), Raise()), [1, 1], devices=["cpu"] * 2, chunks=1000)
     with pytest.raises(Boom):
         pipe(torch.ones(1000, 1))
     assert len(counter) < 1000
@@ -91,7 +91,7 @@ def test_the_other_stages_stop_early():
 
 def test_deferred_statistics_of_a_failed_batch_are_forgotten():
     fuse = Fuse()
-    pipe = Pipe(nn.Sequential(nn.BatchNorm1d(1), fuse), [1, 1], chunks=2, deferred_batch_norm=True)
+    pipe = Pipe(nn.Sequential(nn.BatchNorm1d(1), fuse), [1, 1], devices=["cpu"] * 2, chunks=2, deferred_batch_norm=True)
     fuse.error = Boom()
     with pytest.raises(Boom):
         pipe(torch.rand(4, 1))
@@ -117,7 +117,7 @@ class Slow(nn.Module):
         time.sleep(0.3)
         return x
 
-pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Slow()), [1, 1], chunks=50)
+pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Slow()), [1, 1], devices=["cpu"] * 2, chunks=50)
 try:
     pipe(torch.rand(50, 1))
 except KeyboardInterrupt:
@@ -137,7 +137,8 @@ except KeyboardInterrupt:
 def test_a_process_ends_although_its_pipe_is_still_alive():
     code = (
         "import torch; from torch import nn; from thinpipe import Pipe;"
-        "p = Pipe(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), [1, 1], chunks=2); p(torch.rand(2, 1)); print('end')"
+        "p = Pipe(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), [1, 1], devices=['cpu'] * 2, chunks=2);"
+        "p(torch.rand(2, 1)); print('end')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "end\n" and done.stderr == ""
@@ -150,7 +151,7 @@ def linears(n):
 @pytest.mark.parametrize("balance", [[1], [3], [0, 2], [-1, 3]], ids=str)
 def test_a_balance_that_does_not_fit_is_refused(balance):
     with pytest.raises(BalanceError, match="balance"):
-        Pipe(linears(2), balance)
+        Pipe(linears(2), balance, devices=["cpu"] * len(balance))
 
 
 def test_too_few_devices_are_refused():
@@ -168,12 +169,12 @@ def test_options_out_of_range_are_refused(option, value):
 
 def test_a_codec_is_refused_until_there_are_any():
     with pytest.raises(ValueError, match="leave codec"):
-        Pipe(linears(2), [1, 1], codec="sort:6+2")
+        Pipe(linears(2), [1, 1], devices=["cpu"] * 2, codec="sort:6+2")
 
 
 def test_a_module_that_is_no_sequence_is_refused():
     with pytest.raises(SplitError, match=r"nn\.Sequential.*got Bilinear.*rewrite"):
-        Pipe(nn.Bilinear(1, 1, 1), [1])
+        Pipe(nn.Bilinear(1, 1, 1), [1], devices=["cpu"] * 1)
 
 
 def test_a_sequence_with_a_forward_or_parameters_of_its_own_is_refused():
@@ -182,29 +183,29 @@ def test_a_sequence_with_a_forward_or_parameters_of_its_own_is_refused():
             return x + super().forward(x)
 
     with pytest.raises(SplitError, match="forward of its own"):
-        Pipe(Residual(nn.Linear(1, 1)), [1])
+        Pipe(Residual(nn.Linear(1, 1)), [1], devices=["cpu"] * 1)
     scaled = linears(2)
     scaled.register_parameter("scale", nn.Parameter(torch.ones(1)))
     with pytest.raises(SplitError, match="'scale'"):
-        Pipe(scaled, [1, 1])
+        Pipe(scaled, [1, 1], devices=["cpu"] * 2)
 
 
 def test_a_layer_without_shape_is_refused():
     with pytest.raises(SplitError, match="run the model once"):
-        Pipe(nn.Sequential(nn.LazyLinear(2)), [1])
+        Pipe(nn.Sequential(nn.LazyLinear(2)), [1], devices=["cpu"] * 1)
 
 
 def test_tied_parameters_across_stages_are_refused_and_within_one_welcome():
     a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     b.weight = a.weight
     with pytest.raises(SharedStateError, match=r"'2.weight' of stage 1 .* '0.weight' of stage 0"):
-        Pipe(nn.Sequential(a, nn.ReLU(), b), [1, 2])
+        Pipe(nn.Sequential(a, nn.ReLU(), b), [1, 2], devices=["cpu"] * 2)
     Pipe(nn.Sequential(a, nn.ReLU(), b), [3], devices=["cpu"])
 
 
 def test_a_layer_without_state_may_stand_in_two_stages():
     relu = nn.ReLU()
-    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), [2, 2], chunks=2)
+    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), [2, 2], devices=["cpu"] * 2, chunks=2)
     assert pipe(torch.rand(4, 2)).shape == (4, 2)
 
 
@@ -216,7 +217,7 @@ def test_a_stash_without_pop_is_refused():
             return x
 
     with pytest.raises(SkipError, match="'lost'"):
-        Pipe(nn.Sequential(Stash(), nn.Identity()), [1, 1])
+        Pipe(nn.Sequential(Stash(), nn.Identity()), [1, 1], devices=["cpu"] * 2)
 
 
 def test_a_batch_norm_that_cannot_be_deferred_is_refused():
@@ -229,14 +230,14 @@ def test_a_pipe_that_calls_itself_is_refused():
         def forward(self, x):
             return holder[0](x)
 
-    pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Caller()), [1, 1], chunks=2)
+    pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Caller()), [1, 1], devices=["cpu"] * 2, chunks=2)
     holder = [pipe]
     with pytest.raises(RuntimeError, match="part of itself"):
         pipe(torch.rand(2, 1))
 
 
 def test_two_callers_take_turns():
-    pipe = Pipe(linears(2), [1, 1], chunks=2)
+    pipe = Pipe(linears(2), [1, 1], devices=["cpu"] * 2, chunks=2)
     x, errors = torch.rand(4, 1), []
 
     def train():

@@ -199,4 +199,4 @@ def test_values_that_differ_between_micro_batches_and_cannot_be_merged_are_refus
 
 def test_an_empty_model_returns_its_input():
     x = torch.rand(2)
-    assert Pipe(nn.Sequential(), [])(x) is x
+    assert Pipe(nn.Sequential(), [], devices=["cpu"] * 0)(x) is x

@@ -304,5 +304,5 @@ def test_without_devices_a_cpu_has_two_stages():
     if torch.cuda.is_available():
         pytest.skip("this machine has GPUs")
     assert Pipe(model()).devices == [torch.device("cpu")] * 2
-    assert Pipe(model(), [1, 1, 2]).devices == [torch.device("cpu")] * 3
+    assert Pipe(model(), [1, 1, 2], devices=["cpu"] * 3).devices == [torch.device("cpu")] * 3
     assert Pipe(nn.Sequential(nn.Linear(1, 1))).devices == [torch.device("cpu")]

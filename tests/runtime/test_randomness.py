@@ -28,7 +28,13 @@ class Noise(nn.Module):
 
 def pipe_of(stages, checkpoint="never", chunks=4):
     torch.manual_seed(1)
-    return Pipe(nn.Sequential(*[Noise() for _ in range(4)]).double(), stages, chunks=chunks, checkpoint=checkpoint)
+    return Pipe(
+        nn.Sequential(*[Noise() for _ in range(4)]).double(),
+        stages,
+        devices=["cpu"] * len(stages),
+        chunks=chunks,
+        checkpoint=checkpoint,
+    )
 
 
 def one_step(pipe, seed):
@@ -59,7 +65,9 @@ def test_recomputation_draws_the_numbers_of_the_forward(stages):
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
 def test_every_step_and_every_micro_batch_draws_anew(checkpoint):
-    pipe = Pipe(nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)), [1, 1], chunks=4, checkpoint=checkpoint)
+    pipe = Pipe(
+        nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)), [1, 1], devices=["cpu"] * 2, chunks=4, checkpoint=checkpoint
+    )
     x = torch.ones(4, 64, requires_grad=True)
     first, second = pipe(x), pipe(x)
     assert not torch.equal(first, second)
@@ -67,7 +75,9 @@ def test_every_step_and_every_micro_batch_draws_anew(checkpoint):
 
 
 def test_a_model_that_draws_nothing_leaves_the_generator_alone():
-    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], chunks=2, checkpoint="always")
+    pipe = Pipe(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always"
+    )
     state = torch.get_rng_state()
     pipe(torch.ones(4, 2)).sum().backward()
     assert torch.equal(torch.get_rng_state(), state)
@@ -83,7 +93,7 @@ def test_a_stage_that_begins_to_draw_later_is_noticed():
             return F.dropout(x, self.p) if self.p else x
 
     rising = Rising()
-    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), rising), [1, 1], chunks=2, checkpoint="always")
+    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), rising), [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always")
     x = torch.ones(4, 2)
     pipe(x).sum().backward()
     rising.p = 0.5
@@ -100,7 +110,9 @@ def test_a_stage_that_begins_to_draw_later_is_noticed():
 
 
 def test_switching_between_training_and_evaluation_watches_again():
-    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), [1, 1], chunks=2, checkpoint="always")
+    pipe = Pipe(
+        nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always"
+    )
     pipe.eval()(torch.ones(4, 2))
     pipe.train()
     torch.manual_seed(3)

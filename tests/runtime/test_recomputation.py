@@ -30,7 +30,7 @@ class Spy(nn.Module):
 )
 def test_the_mode_decides_which_micro_batches_are_recomputed(checkpoint, recomputed):
     log = []
-    pipe = Pipe(nn.Sequential(Spy(log), nn.Identity()), [1, 1], chunks=3, checkpoint=checkpoint)
+    pipe = Pipe(nn.Sequential(Spy(log), nn.Identity()), [1, 1], devices=["cpu"] * 2, chunks=3, checkpoint=checkpoint)
     x = torch.arange(3.0).reshape(3, 1).requires_grad_()
     output = pipe(x)
     assert sorted(log) == [(i, i in recomputed, False) for i in range(3)]
@@ -74,7 +74,7 @@ def test_a_layer_that_begins_to_work_in_place_later_is_noticed():
             return x.mul_(2) if self.in_place else x * 2
 
     moody = Moody()
-    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), moody), [1, 1], chunks=2, checkpoint="always")
+    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), moody), [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always")
     pipe(torch.ones(4, 2)).sum().backward()
     moody.in_place = True
     with pytest.raises(RecomputeError, match="run the step again"):
@@ -122,13 +122,15 @@ def test_a_buffer_that_the_forward_moves_moves_once(balance, checkpoint, layer):
 def test_instance_norm_with_statistics_moves_them_once():
     model = nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()).double()
     bare, x = copy.deepcopy(model), torch.rand(4, 2, 5, dtype=torch.float64, requires_grad=True)
-    Pipe(model, [1, 1], chunks=2, checkpoint="always")(x).square().sum().backward()
+    Pipe(model, [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always")(x).square().sum().backward()
     InMicroBatches(bare, [2, 2])(x)
     torch.testing.assert_close(dict(model.named_buffers()), dict(bare.named_buffers()))
 
 
 def test_the_optimizer_may_not_step_between_forward_and_backward():
-    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], chunks=2, checkpoint="always")
+    pipe = Pipe(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always"
+    )
     loss = pipe(torch.ones(4, 2)).sum()
     with torch.no_grad():
         pipe[0].bias.add_(1)
@@ -154,7 +156,13 @@ def test_a_skip_that_is_also_the_stages_output_may_not_be_changed_in_place(check
             return x + skip.mul_(3)  # its own copy: allowed
 
     x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    bad = Pipe(nn.Sequential(Stash(), nn.ReLU(inplace=True), Pop()), [1, 2], chunks=2, checkpoint=checkpoint)
+    bad = Pipe(
+        nn.Sequential(Stash(), nn.ReLU(inplace=True), Pop()),
+        [1, 2],
+        devices=["cpu"] * 2,
+        chunks=2,
+        checkpoint=checkpoint,
+    )
     with pytest.raises(SkipUseError, match="inplace=False"):
         bad(x).sum().backward()
     assert_trains_like_one_device(nn.Sequential(Stash(), nn.ReLU(), Pop()), x, [1, 2], chunks=2, checkpoint=checkpoint)

@@ -51,7 +51,7 @@ class MeetBackward(MeetForward):
 def test_the_first_stage_computes_the_next_micro_batch_while_the_second_computes_this_one(checkpoint):
     barrier = threading.Barrier(2)
     model = nn.Sequential(MeetForward(barrier, {1}), MeetForward(barrier, {0}))
-    pipe = Pipe(model, [1, 1], chunks=2, checkpoint=checkpoint)
+    pipe = Pipe(model, [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint=checkpoint)
     with torch.no_grad():
         pipe(torch.arange(2.0).reshape(2, 1))
 
@@ -59,7 +59,7 @@ def test_the_first_stage_computes_the_next_micro_batch_while_the_second_computes
 def test_the_second_stage_goes_backward_on_the_next_micro_batch_while_the_first_does_on_this_one():
     barrier = threading.Barrier(2)
     model = nn.Sequential(MeetBackward(barrier, {1}), MeetBackward(barrier, {0}))
-    pipe = Pipe(model, [1, 1], chunks=2, checkpoint="never")
+    pipe = Pipe(model, [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="never")
     pipe(torch.arange(2.0).reshape(2, 1)).sum().backward()
 
 
@@ -77,7 +77,7 @@ def test_a_stage_recomputes_before_its_gradient_has_come():
             return x * self.scale
 
     model = nn.Sequential(Recomputed(barrier, set()), MeetBackward(barrier, {0}))
-    pipe = Pipe(model, [1, 1], chunks=1, checkpoint="always")
+    pipe = Pipe(model, [1, 1], devices=["cpu"] * 2, chunks=1, checkpoint="always")
     pipe(torch.zeros(1, 1)).sum().backward()
 
 
@@ -91,10 +91,10 @@ def test_cores_are_shared_among_stages_and_the_caller_keeps_its_own():
 
     torch.set_num_threads(4)
     try:
-        Pipe(nn.Sequential(Threads(), Threads()), [1, 1], chunks=2)(torch.rand(2, 1))
+        Pipe(nn.Sequential(Threads(), Threads()), [1, 1], devices=["cpu"] * 2, chunks=2)(torch.rand(2, 1))
         assert seen == [2] * 4 and torch.get_num_threads() == 4
         seen.clear()
-        Pipe(nn.Sequential(Threads(), Threads()), [1, 1], chunks=1)(torch.rand(2, 1))
+        Pipe(nn.Sequential(Threads(), Threads()), [1, 1], devices=["cpu"] * 2, chunks=1)(torch.rand(2, 1))
         assert seen == [4] * 2, "one micro-batch leaves nothing to share"
         inherited = []
         thread = threading.Thread(target=lambda: inherited.append(torch.get_num_threads()))

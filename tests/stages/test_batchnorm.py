@@ -66,7 +66,7 @@ def test_a_layer_without_statistics_or_gradients_is_left_as_it_is():
     bare = nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False), nn.BatchNorm1d(2, affine=False))
     defer_batch_norm(bare)
     assert type(bare[0]) is nn.BatchNorm1d
-    Pipe(bare, [1, 1], chunks=2, deferred_batch_norm=True)(torch.rand(4, 2))
+    Pipe(bare, [1, 1], devices=["cpu"] * 2, chunks=2, deferred_batch_norm=True)(torch.rand(4, 2))
     assert bare[1].num_batches_tracked == 1
 
 
@@ -99,7 +99,7 @@ def test_a_layer_used_twice_moves_twice_a_batch(chunks, checkpoint):
     """Its second input depends on the micro-batch, so only the first use is that of the whole batch, exactly."""
     bare = Twice().double()
     model = nn.Sequential(copy.deepcopy(bare), nn.Identity())
-    pipe = Pipe(model, [1, 1], chunks=chunks, checkpoint=checkpoint, deferred_batch_norm=True)
+    pipe = Pipe(model, [1, 1], devices=["cpu"] * 2, chunks=chunks, checkpoint=checkpoint, deferred_batch_norm=True)
     x = torch.rand(7, 3, dtype=torch.float64)
     expected = nn.BatchNorm1d(3).double()
     expected(x)

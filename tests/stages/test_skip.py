@@ -99,7 +99,7 @@ def test_nothing_may_be_stashed_as_a_skip():
             assert (yield pop("x")) is None
             return x
 
-    assert Pipe(nn.Sequential(Nothing(), Expect()), [1, 1], chunks=2)(torch.rand(4)).shape == (4,)
+    assert Pipe(nn.Sequential(Nothing(), Expect()), [1, 1], devices=["cpu"] * 2, chunks=2)(torch.rand(4)).shape == (4,)
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
@@ -115,7 +115,9 @@ def test_a_skip_is_freed_once_it_was_popped(checkpoint):
             yield stash("x", skip)
             return x
 
-    pipe = Pipe(nn.Sequential(Watched(), Middle(), Pop()), [1, 1, 1], chunks=2, checkpoint=checkpoint)
+    pipe = Pipe(
+        nn.Sequential(Watched(), Middle(), Pop()), [1, 1, 1], devices=["cpu"] * 3, chunks=2, checkpoint=checkpoint
+    )
     x = torch.rand(4, 2, requires_grad=True)
     with torch.no_grad():
         pipe(x)
@@ -178,7 +180,7 @@ def test_a_layer_must_pop_what_it_declared_once():
     for commands, message in (([], "must be popped"), ([pop("x"), pop("x")], "popped twice")):
         model = nn.Sequential(Stash(), misbehaving(commands, pop=["x"]))
         with pytest.raises(SkipUseError, match=message):
-            Pipe(model, [1, 1])(torch.ones(2))
+            Pipe(model, [1, 1], devices=["cpu"] * 2)(torch.ones(2))
 
 
 def test_a_layer_that_returns_without_yielding_is_an_ordinary_layer():

@@ -84,6 +84,8 @@ class Ambient:
                 stack.enter_context(self.device)
             if device in self.streams:
                 stack.enter_context(torch.cuda.stream(self.streams[device]))
+                # Any call to the driver will do: until the first one a thread has no CUDA context, and cuBLAS says so.
+                self.streams[device].query()
             yield
 
     @contextmanager

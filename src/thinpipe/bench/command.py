@@ -68,8 +68,9 @@ def pipe_command(
 _MEANINGS = {
     "overhead_1x1": "one stage, one micro-batch, over the bare module (1 is none)",
     "speedup_2": f"two stages, {CHUNKS} micro-batches, against the bare module",
-    "ideal_speedup_2": "what two equal stages can gain at best",
-    "micro_batching": f"{CHUNKS} micro-batches on one stage against the bare module (1 is neutral)",
+    "ideal_speedup_2": "what a second, equal stage can add at best",
+    "micro_batching": f"of that by {CHUNKS} micro-batches alone, on one stage (1 is neutral)",
+    "pipelining_2": "of that by the second stage",
     "torchgpipe_overhead_1x1": "the same overhead, of torchgpipe",
     "torchgpipe_speedup_2": "the same speed-up, of torchgpipe",
     "over_torchgpipe": "a Pipe against torchgpipe, two stages each",

@@ -89,7 +89,7 @@ def check_command(
     seed: Annotated[int, typer.Option(help="Seed of the factory, the random batch and every run.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
-    """Prove that your model computes the same in a pipe as on one device.
+    """Proves that your model computes the same in a pipe as on one device.
 
     Trains copies of the model for one step, as pipes of every split, number of chunks and checkpoint mode, and compares
     loss, outputs, gradients, updated parameters and BatchNorm statistics with one device.

@@ -1,0 +1,32 @@
+# One command for each habit. Everything happens in .venv, which is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(READY)  ## trains on real digits, uncut and cut into two stages, and compares
+	$(BIN)/thinpipe demo
+
+test: $(READY)  ## every test, the commands of the documentation included
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## style and types
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+bench: $(READY)  ## overhead and speed-up, recorded in results/
+	$(BIN)/thinpipe bench pipe --output results/pipe.json
+
+docs: $(READY)  ## the pages that are generated
+	$(BIN)/python -m typer thinpipe.cli utils docs --name thinpipe --output docs/cli.md
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)

@@ -190,6 +190,13 @@ def test_a_sequence_with_a_forward_or_parameters_of_its_own_is_refused():
         Pipe(scaled, [1, 1], devices=["cpu"] * 2)
 
 
+def test_hooks_that_no_stage_would_call_are_refused():
+    hooked = linears(2)
+    hooked.register_forward_hook(lambda *_: None)
+    with pytest.raises(SplitError, match="on the Pipe instead"):
+        Pipe(hooked, [1, 1], devices=["cpu"] * 2)
+
+
 def test_a_layer_without_shape_is_refused():
     with pytest.raises(SplitError, match="run the model once"):
         Pipe(nn.Sequential(nn.LazyLinear(2)), [1], devices=["cpu"] * 1)

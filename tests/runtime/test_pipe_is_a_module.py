@@ -306,3 +306,50 @@ def test_without_devices_a_cpu_has_two_stages():
     assert Pipe(model()).devices == [torch.device("cpu")] * 2
     assert Pipe(model(), [1, 1, 2], devices=["cpu"] * 3).devices == [torch.device("cpu")] * 3
     assert Pipe(nn.Sequential(nn.Linear(1, 1))).devices == [torch.device("cpu")]
+
+
+def test_the_automatic_balance_works_from_an_evaluation_too():
+    pipe = Pipe(model(), devices=["cpu"] * 2, chunks=2)
+    with torch.inference_mode():
+        assert pipe(torch.rand(8, 4)).shape == (8, 4)
+    assert sum(pipe.balance) == 4
+
+
+def test_a_layer_that_was_replaced_is_the_one_that_runs():
+    """As libraries do that wrap layers in adapters: set a new child under the old name."""
+    pipe = piped()
+    pipe(torch.rand(6, 4))
+    setattr(pipe, "1", nn.Threshold(1e9, 7.0))  # whatever comes in, seven comes out
+    output = pipe.eval()(torch.rand(6, 4))
+    assert pipe[1] is pipe.partitions[0][1]
+    torch.testing.assert_close(output, pipe[3](pipe[2](torch.full((6, 4), 7.0))))
+
+
+def test_compiled_layers_train_like_plain_ones():
+    bare = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+    compiled = copy.deepcopy(bare)
+    compiled[0], compiled[2] = (torch.compile(layer, backend="aot_eager") for layer in (compiled[0], compiled[2]))
+    pipe = piped(compiled, checkpoint="except_last")
+    x = torch.rand(6, 4)
+    for _ in range(2):
+        pipe(x).square().sum().backward()
+        bare(x).square().sum().backward()
+    torch.testing.assert_close([p.grad for p in pipe.parameters()], [p.grad for p in bare.parameters()])
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
+def test_backward_hooks_on_layers_fire_once_a_micro_batch(checkpoint):
+    pipe, calls = piped(checkpoint=checkpoint), []
+    pipe[0].register_full_backward_hook(lambda *_: calls.append(1))
+    pipe(torch.rand(6, 4, requires_grad=True)).square().sum().backward()
+    assert len(calls) == 2
+
+
+def test_a_batch_is_forgotten_once_it_went_backward():
+    pipe, x = piped(), torch.rand(6, 4)
+    kept = weakref.ref(x)
+    loss = pipe(x).square().sum()
+    loss.backward()
+    del x
+    gc.collect()
+    assert kept() is None and loss.requires_grad

@@ -44,9 +44,8 @@ class Enter(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors
-        keep_graph = torch._C._autograd._get_current_graph_task_keep_graph()
-        return (None, None, *ctx.step.input_grads(keep_graph=keep_graph))
+        step = _taken_step(ctx)
+        return (None, None, *step.input_grads(keep_graph=_keeps_graph()))
 
 
 class Leave(torch.autograd.Function):
@@ -58,11 +57,29 @@ class Leave(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.step = step
         ctx.places = places
+        ctx.save_for_backward(token)
         ctx.set_materialize_grads(False)
         return tuple(output.detach() for output in outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        ctx.step.output_grads(ctx.places, grads)
+        _taken_step(ctx).output_grads(ctx.places, grads)
         return (torch.empty(0), None, None, *(None for _ in grads))
+
+
+def _keeps_graph() -> bool:
+    """Tells whether the running backward was asked to retain the graph."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def _taken_step(ctx: Any) -> Backward:
+    """Returns the step of a node, and forgets it unless the graph is kept: a step holds the batch.
+
+    Reading the saved tensors makes autograd complain, in its own words, where it has something to complain about.
+    """
+    _ = ctx.saved_tensors
+    step: Backward = ctx.step
+    if not _keeps_graph():
+        ctx.step = None
+    return step

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, overload
@@ -159,11 +160,7 @@ class Pipe(nn.Module):
         if not self._layers():
             return input
         batch = Batch.of(input, self.chunks)
-        team = self._team
-        if team is None:
-            self.rebalance(input, timeout=0.5)
-            team = self._team
-            assert team is not None
+        team = self._current_team(input)
         m = len(batch.rows)
         recomputed = self._recomputed(m)
         deferred = [layer for stage in team.stages for layer in deferred_layers(stage.module)] if self.training else []
@@ -184,6 +181,16 @@ class Pipe(nn.Module):
                 for layer in deferred:
                     layer.commit()
         return output
+
+    def _current_team(self, input: Any) -> Team:
+        """Finds who runs the stages; chooses the balance if nobody did, and cuts again if a layer was replaced."""
+        if self._team is None:
+            self.rebalance(input, timeout=0.5)
+        assert self._team is not None and self.balance is not None
+        staged = [layer for stage in self._team.stages for layer in stage.module._modules.values()]
+        if not all(map(operator.is_, staged, self._layers().values())) or len(staged) != len(self):
+            return self._assemble(self.balance)
+        return self._team
 
     def _recomputed(self, m: int) -> frozenset[int]:
         if not self.training or not torch.is_grad_enabled():

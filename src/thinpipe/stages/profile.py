@@ -11,7 +11,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -81,13 +81,14 @@ def profile_times(
     module: nn.Sequential, sample: Any, *, timeout: float = 1.0, device: Device | None = None
 ) -> list[float]:
     """Measures the seconds each layer takes forward and backward: the median over passes that fill ``timeout``."""
-    layers, place, sample = _prepared(module, sample, device)
-    seconds: list[list[float]] = [[] for _ in layers]
-    list(_passes(layers, sample, place, nullcontext))  # the first pass pays for lazy initialisation: not counted
-    began = time.perf_counter()
-    while layers and (not seconds[0] or time.perf_counter() - began < timeout):
-        for samples, elapsed in zip(seconds, _passes(layers, sample, place, nullcontext), strict=True):
-            samples.append(elapsed)
+    with _training():
+        layers, place, sample = _prepared(module, sample, device)
+        seconds: list[list[float]] = [[] for _ in layers]
+        list(_passes(layers, sample, place, nullcontext))  # the first pass pays for lazy initialisation: not counted
+        began = time.perf_counter()
+        while layers and (not seconds[0] or time.perf_counter() - began < timeout):
+            for samples, elapsed in zip(seconds, _passes(layers, sample, place, nullcontext), strict=True):
+                samples.append(elapsed)
     return [statistics.median(samples) for samples in seconds]
 
 
@@ -101,11 +102,19 @@ def profile_sizes(
 ) -> list[int]:
     """Measures the bytes each layer keeps: what autograd saves of one micro-batch, and its parameters, scaled."""
     one = tree_map_only(Tensor, lambda x: x[: -(-x.size(0) // chunks)] if x.dim() else x, input)
-    layers, place, one = _prepared(module, one, device)
-    saved = _SavedBytes(layers)
-    activations = [saved.taken() for _ in _passes(layers, one, place, saved)]
+    with _training():
+        layers, place, one = _prepared(module, one, device)
+        saved = _SavedBytes(layers)
+        activations = [saved.taken() for _ in _passes(layers, one, place, saved)]
     parameters = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
     return [kept + int(size * param_scale) for kept, size in zip(activations, parameters, strict=True)]
+
+
+@contextmanager
+def _training() -> Iterator[None]:
+    """Measures training even where the caller is evaluating."""
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        yield
 
 
 def _prepared(module: nn.Sequential, sample: Any, device: Device | None) -> tuple[list[nn.Module], torch.device, Any]:
@@ -130,7 +139,7 @@ def _passes(layers: list[nn.Module], sample: Any, device: torch.device, noted: N
         value = _loose(value)
         _synchronize(device)
         began = time.perf_counter()
-        with torch.enable_grad(), skips_in(store), noted():
+        with skips_in(store), noted():
             value = layer(value)
         stashed = [skip for key, skip in store.stashed.items() if key not in given]
         outputs = [x for x in tree_leaves((value, stashed)) if isinstance(x, Tensor) and x.requires_grad]

@@ -63,6 +63,8 @@ def verify_sequential(module: nn.Module) -> None:
             f"{type(module).__name__} has a forward of its own, so it is no plain sequence; "
             "wrap it as one layer of an nn.Sequential"
         )
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        raise SplitError("the nn.Sequential has hooks, which no stage would call; register them on the Pipe instead")
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if is_lazy(tensor):
             raise SplitError(f"'{name}' has no shape yet; run the model once on a sample before wrapping it")

@@ -93,13 +93,13 @@ def test_cores_are_shared_among_stages_and_the_caller_keeps_its_own():
     try:
         Pipe(nn.Sequential(Threads(), Threads()), [1, 1], devices=["cpu"] * 2, chunks=2)(torch.rand(2, 1))
         assert seen == [2] * 4 and torch.get_num_threads() == 4
-        seen.clear()
-        Pipe(nn.Sequential(Threads(), Threads()), [1, 1], devices=["cpu"] * 2, chunks=1)(torch.rand(2, 1))
-        assert seen == [4] * 2, "one micro-batch leaves nothing to share"
         inherited = []
         thread = threading.Thread(target=lambda: inherited.append(torch.get_num_threads()))
         thread.start()
         thread.join()
         assert inherited == [4], "new threads start with the caller's number"
+        seen.clear()
+        Pipe(nn.Sequential(Threads(), Threads()), [1, 1], devices=["cpu"] * 2, chunks=1)(torch.rand(2, 1))
+        assert seen == [4] * 2, "one micro-batch leaves nothing to share"
     finally:
         torch.set_num_threads(1)

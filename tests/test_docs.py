@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,8 @@ def test_every_console_line_is_a_command_some_test_runs():
 
 
 def test_the_page_of_commands_is_current(tmp_path):
+    if f"typer=={version('typer')}\n" not in (ROOT / "constraints.txt").read_text():
+        pytest.skip("another typer than the pinned one words the page in another way")
     page = tmp_path / "cli.md"
     generate = ["-m", "typer", "thinpipe.cli", "utils", "docs", "--name", "thinpipe", "--output", str(page)]
     subprocess.run([sys.executable, *generate], check=True, capture_output=True)

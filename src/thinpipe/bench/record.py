@@ -47,8 +47,8 @@ def _cpu_name() -> str:
 
 
 def _version(package: str) -> str:
-    if package == "torch":
-        return torch.__version__
+    if package in ("thinpipe", "torch"):  # which may run from a checkout, of which no installer knows
+        return str(sys.modules[package].__version__)
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

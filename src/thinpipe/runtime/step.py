@@ -128,8 +128,9 @@ class Step:
         for i, grads in enumerate(self._scattered()):
             link.send((self._out, i), Grads(grads))
         with self._team.busy:
+            run = self._run_here if self._in_autograd_thread() else self._run
             try:
-                self._run(gpipe_backward(n, m, self._recomputed), link, keep_graph=keep_graph)
+                run(gpipe_backward(n, m, self._recomputed), link, keep_graph=keep_graph)
             finally:
                 parameter_grads = [g for worker in self._workers if worker.aliases for g in worker.aliases.take_grads()]
         for device, stream in self._ambient.streams.items():
@@ -164,24 +165,32 @@ class Step:
         return [gathered[k] for k in tensors]
 
     def _run(self, lists: list[ActionList], link: Link, *, keep_graph: bool = False) -> None:
+        """Has every worker execute its list, each in its thread."""
+        jobs = [
+            partial(worker.run, actions, link, keep_graph=keep_graph)
+            for worker, actions in zip(self._workers, lists, strict=True)
+        ]
         try:
-            if self._in_autograd_thread():
-                for action in one_line(lists):
-                    self._workers[action.stage].run([action], link, keep_graph=keep_graph)
-                return
-            jobs = [
-                partial(worker.run, actions, link, keep_graph=keep_graph)
-                for worker, actions in zip(self._workers, lists, strict=True)
-            ]
             self._team.crew.run(jobs, link.close)
         finally:
-            # PyTorch has every new thread of the process start with the number that was set last, in whatever thread.
-            torch.set_num_threads(self._ambient.threads)
+            self._restore_threads()
+
+    def _run_here(self, lists: list[ActionList], link: Link, *, keep_graph: bool) -> None:
+        """Executes all lists in the calling thread, one action after the other."""
+        try:
+            for action in one_line(lists):
+                self._workers[action.stage].run([action], link, keep_graph=keep_graph)
+        finally:
+            self._restore_threads()
+
+    def _restore_threads(self) -> None:
+        # PyTorch has every new thread of the process start with the number that was set last, in whatever thread.
+        torch.set_num_threads(self._ambient.threads)
 
     def _in_autograd_thread(self) -> bool:
         """Tells whether this is autograd's own thread for a GPU, as in a backward inside a backward.
 
-        Stages that computed on that GPU from threads of their own would wait for this one, and this one for them.
+        Stages that went backward on that GPU from threads of their own would wait for this one, and this one for them.
         """
         foreign = isinstance(threading.current_thread(), threading._DummyThread)
         return foreign and bool(self._ambient.streams)

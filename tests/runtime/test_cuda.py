@@ -170,7 +170,7 @@ def test_a_copy_runs_beside_the_computation_and_is_waited_for():
     source = torch.zeros(1 << 20, device="cuda")
     torch.cuda._sleep(LONG)
     source.fill_(7)
-    target = mover.copied(source, mark_ready(source.device))
+    target = mover.copied(source, mark_ready([source.device]))
     busy = torch.cuda.Event()
     busy.record()
     assert not busy.query(), "the host does not wait for the copy"

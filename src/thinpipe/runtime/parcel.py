@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from thinpipe.runtime.transfer import Mover, mark_ready
+from thinpipe.runtime.transfer import Mover, Ready, mark_ready
 from thinpipe.stages.skip import SkipKey
 from thinpipe.stages.split import Stage
 
@@ -63,7 +63,7 @@ class Parcel:
     leaves: list[Any]
     spec: TreeSpec
     wants_grad: list[bool]
-    ready: torch.cuda.Event | None = None
+    ready: Ready
     stashed: bool = False
 
     @classmethod
@@ -71,7 +71,7 @@ class Parcel:
         """Packs a nesting that was computed on a device."""
         leaves, spec = tree_flatten(tree)
         loose = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
-        return cls(loose, spec, wants_grad, mark_ready(device), stashed)
+        return cls(loose, spec, wants_grad, mark_ready([device]), stashed)
 
     def fetched(self, mover: Mover) -> list[Any]:
         """Brings the tensors to where they are wanted."""
@@ -83,7 +83,7 @@ class Grads:
     """The gradients of one parcel, on their way back; ``None`` where there is none."""
 
     leaves: list[Tensor | None]
-    ready: torch.cuda.Event | None = None
+    ready: Ready
 
     def fetched(self, mover: Mover) -> list[Tensor | None]:
         """Brings the gradients to where they are wanted."""

@@ -88,7 +88,7 @@ class Step:
         n, m = len(self._workers), len(self._batch.rows)
         link: Link = LocalLink()
         for i, leaves in enumerate(self._batch.micro_batches()):
-            ready = next((mark_ready(x.device) for x in leaves if isinstance(x, Tensor) and x.is_cuda), None)
+            ready = mark_ready(x.device for x in leaves if isinstance(x, Tensor))
             link.send((self._in, i), Parcel(leaves, self._batch.spec, self._wants_grad, ready))
         self._run(gpipe_forward(n, m), link)
         parcels = [link.receive((self._out, i)) for i in range(m)]
@@ -126,7 +126,8 @@ class Step:
         n, m = len(self._workers), len(self._batch.rows)
         link: Link = LocalLink()
         for i, grads in enumerate(self._scattered()):
-            link.send((self._out, i), Grads(grads))
+            # Autograd has brought them to the stream of the last stage, which is where they are needed.
+            link.send((self._out, i), Grads(grads, ready={}))
         with self._team.busy:
             run = self._run_here if self._in_autograd_thread() else self._run
             try:

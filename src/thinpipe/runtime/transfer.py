@@ -7,17 +7,24 @@ nothing is copied between them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
+Ready: TypeAlias = dict[torch.device, torch.cuda.Event]
+"""For each GPU, when what was computed on it so far is ready."""
 
-def mark_ready(device: torch.device) -> torch.cuda.Event | None:
-    """Marks the point on the current stream at which what was computed so far is ready."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event
+
+def mark_ready(devices: Iterable[torch.device]) -> Ready:
+    """Marks the point that the current stream of each GPU among the devices has come to."""
+    ready: Ready = {}
+    for device in set(devices):
+        if device.type == "cuda":
+            ready[device] = torch.cuda.Event()
+            ready[device].record(torch.cuda.current_stream(device))
+    return ready
 
 
 class Mover:
@@ -38,7 +45,7 @@ class Mover:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
 
-    def fetch(self, tensor: Tensor, ready: torch.cuda.Event | None) -> Tensor:
+    def fetch(self, tensor: Tensor, ready: Ready) -> Tensor:
         """Returns the tensor on the wanted device, safe to use on its current stream.
 
         Args:
@@ -49,11 +56,11 @@ class Mover:
             return tensor
         return self.copied(tensor, ready)
 
-    def copied(self, tensor: Tensor, ready: torch.cuda.Event | None) -> Tensor:
+    def copied(self, tensor: Tensor, ready: Ready) -> Tensor:
         """Copies the tensor to the wanted device, even if it is there already."""
         source, target = self._stream(tensor.device), self._stream(self.device)
-        if source is not None and ready is not None:
-            source.wait_event(ready)
+        if source is not None and tensor.device in ready:
+            source.wait_event(ready[tensor.device])
         # A copy from or to pageable memory would read or write it after the host went on: there the host waits.
         alongside = source is not None and target is not None
         with torch.cuda.stream(source), torch.cuda.stream(target):

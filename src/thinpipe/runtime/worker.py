@@ -276,7 +276,7 @@ class Worker:
             torch.autograd.backward(edges, grads, retain_graph=keep_graph)
         for edge, leaves in zip(self._ins, graph.leaves, strict=True):
             if any(map(_is_leaf_of_graph, leaves)):
-                ready = mark_ready(self.stage.device)
+                ready = mark_ready([self.stage.device])
                 link.send((edge, i), Grads([_take_grad(x) for x in leaves], ready))
 
     def _send(self, i: int, outputs: list[Any], asked: list[list[bool]], link: Link) -> None:

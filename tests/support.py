@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from thinpipe import Pipe
+from thinpipe.skip import pop, skippable, stash
 
 CHECKPOINT_MODES = ["always", "except_last", "never"]
 
@@ -86,3 +87,29 @@ class InMicroBatches(nn.Module):
 
     def forward(self, x):
         return torch.cat([self.body[0](piece) for piece in torch.split(x, self.rows)])
+
+
+@skippable(stash=["early"])
+class Begin(nn.Module):
+    """Stashes twice its input."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        yield stash("early", x * 2)
+        return self.linear(x)
+
+
+@skippable(pop=["early"])
+class End(nn.Module):
+    """Adds what was stashed."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        early = yield pop("early")
+        return self.linear(x) + early

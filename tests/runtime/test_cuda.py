@@ -10,11 +10,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from support import CHECKPOINT_MODES, assert_same, fresh, train_once
+from support import CHECKPOINT_MODES, Begin, End, assert_same, fresh, train_once
 from thinpipe import Pipe
 from thinpipe.balance import balance_by_size, balance_by_time
 from thinpipe.runtime.transfer import Mover, mark_ready
-from thinpipe.skip import pop, skippable, stash
 
 pytestmark = [
     pytest.mark.cuda,
@@ -30,28 +29,6 @@ LONG = 20_000_000
 def _exact_products():
     """Compares like with like: no TF32."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-
-
-@skippable(stash=["early"])
-class Begin(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x):
-        yield stash("early", x * 2)
-        return self.linear(x)
-
-
-@skippable(pop=["early"])
-class End(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x):
-        early = yield pop("early")
-        return self.linear(x) + early
 
 
 class Slow(nn.Module):
@@ -75,7 +52,7 @@ class Slow(nn.Module):
 
 
 def skipping():
-    return nn.Sequential(Begin(), nn.Tanh(), End(), nn.Linear(16, 4)).double()
+    return nn.Sequential(Begin(16), nn.Tanh(), End(16), nn.Linear(16, 4)).double()
 
 
 def to(outcome, device="cpu"):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
+from support import CHECKPOINT_MODES, Begin, End, InMicroBatches, assert_trains_like_one_device
 from thinpipe import Pipe
-from thinpipe.skip import Namespace, pop, skippable, stash
+from thinpipe.skip import Namespace
 from thinpipe.stages.microbatch import row_counts
 
 BALANCES = [[4], [2, 2], [1, 3], [1, 2, 1], [1, 1, 1, 1]]
@@ -50,33 +50,11 @@ def test_float32_agrees_within_rounding(balance, chunks, checkpoint):
     assert_trains_like_one_device(mlp().float(), x, balance, chunks=chunks, checkpoint=checkpoint, tolerance=tolerance)
 
 
-@skippable(stash=["early"])
-class Begin(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-
-    def forward(self, x):
-        yield stash("early", x * 2)
-        return self.linear(x)
-
-
-@skippable(pop=["early"])
-class End(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-
-    def forward(self, x):
-        early = yield pop("early")
-        return self.linear(x) + early
-
-
 def nested_skips():
     """Two skips of one name, one inside the other, over four layers."""
     outer, inner = Namespace(), Namespace()
     return nn.Sequential(
-        Begin().isolate(outer), Begin().isolate(inner), End().isolate(inner), End().isolate(outer)
+        Begin(6).isolate(outer), Begin(6).isolate(inner), End(6).isolate(inner), End(6).isolate(outer)
     ).double()
 
 

@@ -23,7 +23,7 @@ from thinpipe.errors import MoveError
 from thinpipe.runtime.crew import Crew
 from thinpipe.runtime.randomness import DrawingHabits
 from thinpipe.runtime.step import Step, Team
-from thinpipe.runtime.worker import Habits
+from thinpipe.runtime.worker import Station
 from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers
 from thinpipe.stages.microbatch import Batch
 from thinpipe.stages.profile import Device, balance_by_time
@@ -117,8 +117,9 @@ class Pipe(nn.Module):
             self._team.crew.dismiss()
         self.balance = balance
         self.devices = self.devices[: len(balance)]
-        self._habits = DrawingHabits(len(stages))
-        self._team = Team(stages, [Habits(stage) for stage in stages], Crew(len(stages)), threading.Lock())
+        self._team = Team(
+            [Station(stage) for stage in stages], DrawingHabits(len(stages)), Crew(len(stages)), threading.Lock()
+        )
         return self._team
 
     def rebalance(self, sample: Any, *, timeout: float = 1.0) -> list[int]:
@@ -205,7 +206,7 @@ class Pipe(nn.Module):
 
     def _piped(self, team: Team, batch: Batch, recomputed: frozenset[int]) -> Any:
         devices = [stage.device for stage in team.stages]
-        randomness = self._habits.step(devices, len(batch.rows), training=self.training)
+        randomness = team.drawing.step(devices, len(batch.rows), training=self.training)
         wants_graph = torch.is_grad_enabled()
         step = Step(team, batch, recomputed=recomputed, randomness=randomness, wants_graph=wants_graph)
         output = step.forward()

@@ -15,9 +15,9 @@ from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.autograd import Enter, Leave
 from thinpipe.runtime.crew import Crew
 from thinpipe.runtime.parcel import Edge, Grads, Parcel
-from thinpipe.runtime.randomness import StepRandomness
+from thinpipe.runtime.randomness import DrawingHabits, StepRandomness
 from thinpipe.runtime.transfer import Mover, mark_ready
-from thinpipe.runtime.worker import Habits, Link, Worker
+from thinpipe.runtime.worker import Link, Station, Worker
 from thinpipe.schedule import ActionList, gpipe_backward, gpipe_forward, one_line
 from thinpipe.stages.microbatch import Batch, Layout, gather
 from thinpipe.stages.split import Stage
@@ -28,16 +28,21 @@ class Team:
     """The stages of a pipe and the threads that run them, which outlive every step.
 
     Args:
-        stages: the parts of the model.
-        habits: what each was seen to do.
+        stations: the stages, each with what it has for the life of the pipe.
+        drawing: which of them draw random numbers.
         crew: a thread for each.
         busy: held while a half of a step runs, since a stage can do one thing at a time.
     """
 
-    stages: list[Stage]
-    habits: list[Habits]
+    stations: list[Station]
+    drawing: DrawingHabits
     crew: Crew
     busy: threading.Lock
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The parts of the model."""
+        return [station.stage for station in self.stations]
 
 
 class Step:
@@ -65,15 +70,14 @@ class Step:
         self._wants_grad = [wants_graph and _requires_grad(leaf.value) for leaf in batch.leaves]
         self._workers = [
             Worker(
-                stage,
-                habits=habits,
+                station,
                 ambient=self._ambient,
                 randomness=draws,
                 recomputed=recomputed,
                 wants_graph=wants_graph,
-                threads=self._threads(stage),
+                threads=self._threads(station.stage),
             )
-            for stage, habits, draws in zip(team.stages, team.habits, randomness.stages, strict=True)
+            for station, draws in zip(team.stations, randomness.stages, strict=True)
         ]
 
     def _threads(self, stage: Stage) -> int:

@@ -76,10 +76,12 @@ class Kept:
     buffers: Snapshot
 
 
-class Habits:
-    """What a stage was seen to do, remembered for the life of the pipe."""
+class Station:
+    """What a stage has for the life of the pipe: streams for its copies, and a memory of what it was seen to do."""
 
     def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.mover = Mover(stage.device)
         self.buffers = BufferGuard(stage.module)
         self.changes_inputs: bool | None = None
 
@@ -88,8 +90,7 @@ class Worker:
     """Works for one stage in one step, from its first forward to its last backward.
 
     Args:
-        stage: the stage.
-        habits: what is known of it from earlier steps.
+        station: the stage, and what it has from earlier steps.
         ambient: the caller's surroundings.
         randomness: what surrounds its forwards.
         recomputed: the micro-batches whose activations are not kept.
@@ -99,25 +100,23 @@ class Worker:
 
     def __init__(
         self,
-        stage: Stage,
+        station: Station,
         *,
-        habits: Habits,
         ambient: Ambient,
         randomness: Randomness,
         recomputed: frozenset[int],
         wants_graph: bool,
         threads: int,
     ) -> None:
-        self.stage = stage
-        self.aliases = Aliases(stage.module) if wants_graph else None
-        self._habits = habits
+        self.stage = station.stage
+        self.aliases = Aliases(self.stage.module) if wants_graph else None
+        self._station = station
         self._ambient = ambient
         self._randomness = randomness
         self._recomputed = recomputed
         self._threads = threads
-        self._mover = Mover(stage.device)
-        self._ins = edges_into(stage)
-        self._outs = edges_out_of(stage)
+        self._ins = edges_into(self.stage)
+        self._outs = edges_out_of(self.stage)
         self._kept: dict[int, Kept] = {}
         self._graphs: dict[int, Graph] = {}
         # For which leaves a gradient was asked: one comes back for exactly the edges that have any.
@@ -176,7 +175,7 @@ class Worker:
     def _receive(self, i: int, link: Link) -> Inputs:
         parcels = [link.receive((edge, i)) for edge in self._ins]
         return Inputs(
-            leaves=[parcel.fetched(self._mover) for parcel in parcels],
+            leaves=[parcel.fetched(self._station.mover) for parcel in parcels],
             specs=[parcel.spec for parcel in parcels],
             wants_grad=[parcel.wants_grad for parcel in parcels],
             stashed=parcels[0].stashed,
@@ -216,17 +215,17 @@ class Worker:
 
     def _checkpoint(self, i: int, inputs: Inputs) -> list[Any]:
         """Runs the layers without a graph, and keeps what it takes to run them again."""
-        copies = self._habits.changes_inputs is not False
+        copies = self._station.changes_inputs is not False
         given = [[_copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
         versions = [_versions(values) for values in given]
         with (
             entered(Phase.CHECKPOINTING, i),
             self._randomness.first(i, repeated=True),
-            self._habits.buffers.watched() as snapshot,
+            self._station.buffers.watched() as snapshot,
         ):
             outputs = self._compute(given, inputs.specs, grad=False)
         changed = versions != [_versions(values) for values in given]
-        self._habits.changes_inputs = changed or bool(self._habits.changes_inputs)
+        self._station.changes_inputs = changed or bool(self._station.changes_inputs)
         if changed and not copies:
             raise RecomputeError(
                 f"{self.stage} changed its input in place, which it had left alone so far, too late to recompute this "
@@ -242,19 +241,19 @@ class Worker:
         assert self.aliases is not None
         self.aliases.check_unchanged()
         inputs = kept.inputs
-        if self._habits.changes_inputs:
+        if self._station.changes_inputs:
             # The caller may want this backward again: keep what is kept.
             inputs = replace(inputs, leaves=[[_copied(x) for x in values] for values in inputs.leaves])
         with (
             entered(Phase.RECOMPUTING, i),
             self._randomness.again(i),
-            self._habits.buffers.replayed(kept.buffers),
+            self._station.buffers.replayed(kept.buffers),
         ):
             self._graphs[i], _ = self._build(inputs)
 
     def _backward(self, i: int, link: Link, *, keep_graph: bool) -> None:
         arrived = [
-            link.receive((edge, i)).fetched(self._mover) if any(asked) else [None] * len(asked)
+            link.receive((edge, i)).fetched(self._station.mover) if any(asked) else [None] * len(asked)
             for edge, asked in zip(self._outs, self._asked[i], strict=True)
         ]
         graph = self._graphs.get(i)

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -187,6 +188,12 @@ def test_a_layer_that_returns_without_yielding_is_an_ordinary_layer():
     plain = skippable()(Middle)
     assert torch.equal(plain()(torch.ones(1)), torch.full((1,), 3.0))
     assert "Middle()" in repr(plain())
+
+
+def test_a_layer_can_be_pickled_and_so_can_a_pipe_of_it():
+    model = nn.Sequential(Stash(), Middle(), Pop())
+    again = pickle.loads(pickle.dumps(Pipe(model, [1, 2], devices=["cpu"] * 2, chunks=2)))
+    assert torch.equal(again(torch.ones(2, 1)), torch.full((2, 1), 7.0))
 
 
 def test_a_copied_model_keeps_its_namespaces_apart():

@@ -37,12 +37,17 @@ class BufferGuard:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        self._owners: list[nn.Module] = []
         self._moving: set[_Place] | None = None
+
+    def begin_step(self) -> None:
+        """Looks up which layers have buffers, once a step: most models have far more layers than that."""
+        self._owners = [layer for layer in self._module.modules() if layer._buffers]
 
     def _buffers(self) -> dict[_Place, tuple[dict[str, Tensor | None], str, Tensor]]:
         return {
             (id(layer), name): (layer._buffers, name, buffer)
-            for layer in self._module.modules()
+            for layer in self._owners
             if not _tracks(layer)
             for name, buffer in layer._buffers.items()
             if buffer is not None
@@ -76,7 +81,7 @@ class BufferGuard:
     @contextmanager
     def replayed(self, snapshot: Snapshot) -> Iterator[None]:
         """Surrounds a recomputation: it starts from the snapshot, and leaves every buffer as it found it."""
-        norms = [layer for layer in self._module.modules() if _tracks(layer)]
+        norms = [layer for layer in self._owners if _tracks(layer)]
         current = self._buffers()
         for place, old in snapshot.items():
             buffers, name, _ = current[place]

@@ -101,6 +101,9 @@ class Pipe(nn.Module):
         """Makes the layers children of the pipe, under their own names."""
         # Not through `add_module`, which would refuse a layer called "chunks" or "forward".
         self._modules.update(module._modules)
+        # A model that loads weights under other names than its own does so in a pipe as well.
+        for hook in module._load_state_dict_pre_hooks.values():
+            self.register_load_state_dict_pre_hook(hook.hook)  # type: ignore[no-untyped-call, attr-defined]
 
     def _sequence(self) -> nn.Sequential:
         sequence = nn.Sequential()

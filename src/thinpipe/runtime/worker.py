@@ -111,6 +111,7 @@ class Worker:
         self.stage = station.stage
         self.aliases = Aliases(self.stage.module) if wants_graph else None
         self._station = station
+        station.buffers.begin_step()
         self._ambient = ambient
         self._randomness = randomness
         self._recomputed = recomputed

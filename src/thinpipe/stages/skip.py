@@ -191,8 +191,11 @@ def skippable(stash: Iterable[str] = (), pop: Iterable[str] = ()) -> Callable[[t
     stashed, popped = frozenset(stash), frozenset(pop)
 
     def decorate(module_cls: type[nn.Module]) -> type[Skippable]:
+        # The decorated class takes the plain one's name; under a name of its own, as an attribute of the decorated one,
+        # the plain class can still be found when a layer is unpickled.
+        names = {"__module__": module_cls.__module__, "__qualname__": f"{module_cls.__qualname__}.module_cls"}
         body = {
-            "module_cls": module_cls,
+            "module_cls": type(module_cls.__name__, (module_cls,), names),
             "stashable_names": stashed,
             "poppable_names": popped,
             "__doc__": module_cls.__doc__,

@@ -1,0 +1,70 @@
+"""MobileNetV2 as one row of layers; residuals are skips, so a cut may go anywhere."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from thinpipe.models.names import accept_torchvision_names
+from thinpipe.models.skips import added, stashed
+from thinpipe.stages.skip import Namespace
+
+# Expansion, channels, repeats, and the stride of the first repeat.
+BLOCKS = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+
+
+def mobilenet_v2(num_classes: int = 1000, *, dropout: float = 0.2) -> nn.Sequential:
+    """Builds MobileNetV2 of width one; loads torchvision's weights.
+
+    Args:
+        num_classes: the number of classes (default: 1000).
+        dropout: before the classifier (default: 0.2).
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+
+    def conv(name: str, channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        """Adds a convolution, its norm and its rectifier, named as torchvision's ``Conv2dNormActivation``."""
+        layers[f"{name}_0"] = nn.Conv2d(
+            channels_in, channels_out, kernel, stride, padding=kernel // 2, groups=groups, bias=False
+        )
+        layers[f"{name}_1"] = nn.BatchNorm2d(channels_out)
+        layers[f"{name}_2"] = nn.ReLU6()
+
+    def block(name: str, channels_in: int, channels_out: int, stride: int, expansion: int) -> None:
+        """Adds an inverted residual: expand, filter each channel by itself, project."""
+        width = channels_in * expansion
+        residual = stride == 1 and channels_in == channels_out
+        bridge = Namespace()
+        if residual:
+            layers[f"{name}_identity"] = stashed(bridge)
+        first = 0
+        if expansion != 1:
+            conv(f"{name}_conv_0", channels_in, width, 1)
+            first = 1
+        conv(f"{name}_conv_{first}", width, width, 3, stride, groups=width)
+        layers[f"{name}_conv_{first + 1}"] = nn.Conv2d(width, channels_out, 1, bias=False)
+        layers[f"{name}_conv_{first + 2}"] = nn.BatchNorm2d(channels_out)
+        if residual:
+            layers[f"{name}_residual"] = added(bridge)
+
+    conv("features_0", 3, 32, 3, stride=2)
+    channels, index = 32, 1
+    for expansion, channels_out, repeats, first_stride in BLOCKS:
+        for k in range(repeats):
+            block(f"features_{index}", channels, channels_out, 1 if k else first_stride, expansion)
+            channels = channels_out
+            index += 1
+    conv(f"features_{index}", channels, 1280, 1)
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flat"] = nn.Flatten()
+    layers["classifier_0"] = nn.Dropout(dropout)
+    layers["classifier_1"] = nn.Linear(1280, num_classes)
+    model = nn.Sequential(layers)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0, 0.01)
+            nn.init.zeros_(module.bias)
+    return accept_torchvision_names(model)

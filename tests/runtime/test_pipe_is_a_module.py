@@ -104,6 +104,53 @@ def test_gradients_accumulate_over_backwards(checkpoint):
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
+def test_a_gradient_that_is_there_is_added_to_in_place(checkpoint):
+    """As bare modules do. A second gradient beside it would be a third of all memory in a large model."""
+    pipe, x = piped(checkpoint=checkpoint).eval(), torch.rand(6, 4)
+    pipe(x).square().sum().backward()
+    before = [(p.grad, p.grad.clone()) for p in pipe.parameters()]
+    events = []
+    pipe[0].weight.register_post_accumulate_grad_hook(lambda p: events.append(p.grad.clone()))
+    pipe(x).square().sum().backward()
+    for parameter, (same, old) in zip(pipe.parameters(), before, strict=True):
+        assert parameter.grad is same
+        torch.testing.assert_close(parameter.grad, 2 * old)
+    torch.testing.assert_close(events, [pipe[0].weight.grad])
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
+def test_autograd_grad_leaves_gradients_alone_that_are_there(checkpoint):
+    pipe, x = piped(checkpoint=checkpoint).eval(), torch.rand(6, 4)
+    pipe(x).square().sum().backward()
+    before = [p.grad.clone() for p in pipe.parameters()]
+    returned = torch.autograd.grad(pipe(x).square().sum(), list(pipe.parameters()))
+    torch.testing.assert_close(list(returned), before)
+    torch.testing.assert_close([p.grad for p in pipe.parameters()], before)
+    pipe(x).square().sum().backward(inputs=[pipe[0].weight])
+    torch.testing.assert_close(pipe[0].weight.grad, 2 * before[0])
+    torch.testing.assert_close([p.grad for p in pipe.parameters()][1:], before[1:])
+
+
+def test_a_hook_sees_only_what_is_added_to_a_gradient():
+    pipe, x, seen = piped().eval(), torch.rand(6, 4), []
+    pipe(x).square().sum().backward()
+    once = pipe[0].weight.grad.clone()
+    pipe[0].weight.register_hook(lambda grad: seen.append(grad.clone()))
+    pipe(x).square().sum().backward()
+    torch.testing.assert_close(seen, [once])
+    torch.testing.assert_close(pipe[0].weight.grad, 2 * once)
+
+
+def test_sparse_gradients_accumulate_too():
+    pipe = Pipe(nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 2)), [1, 1], devices=["cpu"] * 2, chunks=2)
+    rows = torch.tensor([1, 5, 5, 8])
+    pipe(rows).sum().backward()
+    once = pipe[0].weight.grad.to_dense()
+    pipe(rows).sum().backward()
+    torch.testing.assert_close(pipe[0].weight.grad.to_dense(), 2 * once)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)
 def test_two_forwards_may_be_alive_at_once_and_go_backward_in_any_order(checkpoint):
     bare = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
     pipe = piped(copy.deepcopy(bare), checkpoint=checkpoint)

@@ -26,8 +26,13 @@ class Backward(Protocol):
     def output_grads(self, places: tuple[int, ...], grads: tuple[Tensor | None, ...]) -> None:
         """Lays the gradients of the outputs aside."""
 
-    def input_grads(self, *, keep_graph: bool) -> tuple[Tensor | None, ...]:
-        """Runs the stages backward; returns the gradients of the inputs and of the parameters."""
+    def input_grads(self, *, keep_graph: bool, accumulating: list[bool]) -> tuple[Tensor | None, ...]:
+        """Runs the stages backward; returns the gradients of the inputs and of the parameters.
+
+        Args:
+            keep_graph: whether the same backward may be asked for again.
+            accumulating: for each parameter, whether autograd will add to its ``.grad``.
+        """
 
 
 class Enter(torch.autograd.Function):
@@ -36,6 +41,7 @@ class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, step: Backward, n_inputs: int, *tensors: Tensor) -> Tensor:
         ctx.step = step
+        ctx.n_inputs = n_inputs
         token = torch.empty(0)
         # Saved for autograd's own complaints: about an input changed since, or a second backward through freed graphs.
         ctx.save_for_backward(token, *tensors[:n_inputs])
@@ -45,7 +51,8 @@ class Enter(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
         step = _taken_step(ctx)
-        return (None, None, *step.input_grads(keep_graph=_keeps_graph()))
+        accumulating = [_accumulates(node) for node, _ in ctx.next_functions[ctx.n_inputs :]]
+        return (None, None, *step.input_grads(keep_graph=_keeps_graph(), accumulating=accumulating))
 
 
 class Leave(torch.autograd.Function):
@@ -66,6 +73,16 @@ class Leave(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         _taken_step(ctx).output_grads(ctx.places, grads)
         return (torch.empty(0), None, None, *(None for _ in grads))
+
+
+def _accumulates(node: torch.autograd.graph.Node | None) -> bool:
+    """Tells whether the running backward will add to a leaf's ``.grad`` behind the node."""
+    if node is None or type(node).__name__ != "AccumulateGrad":
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        return False  # autograd.grad was asked for this very leaf, and returns its gradient instead
 
 
 def _keeps_graph() -> bool:

@@ -4,13 +4,18 @@ A stage builds its graphs out of the caller's sight, one a micro-batch. Were the
 parameters would fire once a micro-batch and ``torch.autograd.grad`` would write into ``.grad``. So the graphs end in
 aliases, which share the parameters' memory and version counters, and gather the gradients of all micro-batches; the
 pipe then hands their sums to autograd as the gradients of the real parameters, once.
+
+Where a parameter has a gradient already, a second one of its size to be added to it would cost a third of all memory in
+a large model. There the alias is lent the gradient itself, micro-batches are added to it in place, and autograd is left
+to add a zero that takes no memory, so that everything which waits for it still happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from thinpipe.errors import RecomputeError
@@ -38,6 +43,7 @@ class Aliases:
         self.parameters = trained_parameters(module)
         self._aliases = [_alias(parameter) for parameter in self.parameters]
         self._versions = [alias._version for alias in self._aliases]
+        self._lent: set[int] = set()
         by_id = {id(parameter): alias for parameter, alias in zip(self.parameters, self._aliases, strict=True)}
         self._places = [
             (layer._parameters, name, by_id[id(parameter)])
@@ -71,9 +77,36 @@ class Aliases:
                 "call optimizer.step() after backward(), or use checkpoint='never'"
             )
 
+    def lend_grads(self, accumulating: Sequence[bool]) -> None:
+        """Lends the aliases the gradients that their parameters have already.
+
+        Args:
+            accumulating: for each parameter, whether autograd will add to its ``.grad``, and not only return a
+                gradient as ``torch.autograd.grad`` does.
+        """
+        self._lent = {
+            k
+            for k, (parameter, adds) in enumerate(zip(self.parameters, accumulating, strict=True))
+            if adds and _can_be_lent(parameter)
+        }
+        for k in self._lent:
+            self._aliases[k].grad = self.parameters[k].grad
+
     def take_grads(self) -> list[Tensor | None]:
-        """Returns the gradients gathered so far, one a parameter, and starts again from nothing."""
-        grads = [alias.grad for alias in self._aliases]
+        """Returns what is to be added to the gradient of each parameter, and starts again from nothing."""
+        grads = [
+            parameter.new_zeros(()).expand_as(parameter) if k in self._lent else alias.grad
+            for k, (parameter, alias) in enumerate(zip(self.parameters, self._aliases, strict=True))
+        ]
+        self._lent = set()
         for alias in self._aliases:
             alias.grad = None
         return grads
+
+
+def _can_be_lent(parameter: nn.Parameter) -> bool:
+    """Tells whether nobody could notice: a hook on the parameter would see the zero, a sparse gradient is replaced."""
+    grad = parameter.grad
+    return (
+        grad is not None and not parameter._backward_hooks and grad.layout == torch.strided and not grad.requires_grad
+    )

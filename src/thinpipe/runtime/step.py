@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from thinpipe.links import LocalLink
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.autograd import Enter, Leave
 from thinpipe.runtime.crew import Crew
+from thinpipe.runtime.parameters import Aliases
 from thinpipe.runtime.parcel import Edge, Grads, Parcel
 from thinpipe.runtime.randomness import DrawingHabits, StepRandomness
 from thinpipe.runtime.transfer import Mover, mark_ready
@@ -106,13 +108,16 @@ class Step:
         if not any(wanted):
             return leaves
         inputs = [leaf.value for leaf in self._batch.leaves if isinstance(leaf.value, Tensor)]
-        parameters = [p for worker in self._workers if worker.aliases for p in worker.aliases.parameters]
+        parameters = [parameter for aliases in self._aliases() for parameter in aliases.parameters]
         token = Enter.apply(self, len(inputs), *inputs, *parameters)  # type: ignore[no-untyped-call]
         places = [k for k, wants in enumerate(wanted) if wants]
         joined = Leave.apply(token, self, tuple(places), *(leaves[k] for k in places))  # type: ignore[no-untyped-call]
         for place, tensor in zip(places, joined, strict=True):
             leaves[place] = tensor
         return leaves
+
+    def _aliases(self) -> list[Aliases]:
+        return [worker.aliases for worker in self._workers if worker.aliases is not None]
 
     def output_grads(self, places: tuple[int, ...], grads: tuple[Tensor | None, ...]) -> None:
         """Lays the gradients of the outputs aside, until ``input_grads`` needs them."""
@@ -121,11 +126,12 @@ class Step:
         for place, grad in zip(places, grads, strict=True):
             self._output_grads[place] = grad
 
-    def input_grads(self, *, keep_graph: bool) -> tuple[Tensor | None, ...]:
+    def input_grads(self, *, keep_graph: bool, accumulating: list[bool]) -> tuple[Tensor | None, ...]:
         """Runs the stages backward; returns the gradients of the inputs and of the parameters.
 
         Args:
             keep_graph: whether the same backward may be asked for again.
+            accumulating: for each parameter, whether autograd will add to its ``.grad``.
         """
         n, m = len(self._workers), len(self._batch.rows)
         link: Link = LocalLink()
@@ -133,11 +139,14 @@ class Step:
             # Autograd has brought them to the stream of the last stage, which is where they are needed.
             link.send((self._out, i), Grads(grads, ready={}))
         with self._team.busy:
+            adds = iter(accumulating)
+            for aliases in self._aliases():
+                aliases.lend_grads(list(islice(adds, len(aliases.parameters))))
             run = self._run_here if self._in_autograd_thread() else self._run
             try:
                 run(gpipe_backward(n, m, self._recomputed), link, keep_graph=keep_graph)
             finally:
-                parameter_grads = [g for worker in self._workers if worker.aliases for g in worker.aliases.take_grads()]
+                parameter_grads = [grad for aliases in self._aliases() for grad in aliases.take_grads()]
         for device, stream in self._ambient.streams.items():
             if torch.cuda.current_stream(device) != stream:
                 torch.cuda.current_stream(device).wait_stream(stream)

@@ -11,8 +11,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from thinpipe.bench.memory_command import amoebanet_memory_command, unet_memory_command
+from thinpipe.bench.page_command import page_command
 from thinpipe.bench.pipe import CHUNKS, Workload, bench_pipe
 from thinpipe.bench.record import Record
+from thinpipe.bench.speed_command import amoebanet_speed_command, resnet_speed_command, unet_speed_command
+from thinpipe.bench.timeline_command import unet_timeline_command
+from thinpipe.bench.transparency_command import transparency_command
 
 bench_app = typer.Typer(
     help="Measure, as ratios within one run. Every bench prints a table, and with --json one JSON object as its last "
@@ -21,11 +26,6 @@ bench_app = typer.Typer(
 )
 
 _TINY = Workload(layers=2, channels=8, pixels=4, rows=8)
-
-
-@bench_app.callback()
-def _bench() -> None:
-    """Keeps ``bench`` a group while it has a single command."""
 
 
 @bench_app.command("pipe")
@@ -84,3 +84,13 @@ def _table(record: Record) -> Table:
     for name, value in record.results.items():
         table.add_row(name, "not installed" if value is None else f"{value:.3f}", _MEANINGS[name])
     return table
+
+
+bench_app.command("unet-memory")(unet_memory_command)
+bench_app.command("amoebanet-memory")(amoebanet_memory_command)
+bench_app.command("unet-speed")(unet_speed_command)
+bench_app.command("amoebanet-speed")(amoebanet_speed_command)
+bench_app.command("resnet-speed")(resnet_speed_command)
+bench_app.command("unet-timeline")(unet_timeline_command)
+bench_app.command("transparency")(transparency_command)
+bench_app.command("page")(page_command)

@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import shlex
+import shutil
+import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -55,9 +57,25 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+def _commit() -> str | None:
+    """Names the commit that is run, where it is run from a checkout; with a plus if files differ from it."""
+    git, here = shutil.which("git"), Path(__file__).parent
+    if git is None:
+        return None
+
+    def ask(*words: str) -> str | None:
+        done = subprocess.run([git, *words], cwd=here, capture_output=True, text=True, check=False)  # noqa: S603
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if not ask("ls-files", Path(__file__).name):  # a checkout of something else, or none
+        return None
+    commit = ask("rev-parse", "--short=12", "HEAD")
+    return f"{commit}+" if commit and ask("status", "--porcelain", "--untracked-files=no", "..") else commit
+
+
 @dataclass(frozen=True)
 class Record:
-    """One run of one benchmark.
+    """One run of one benchmark, or of one row of it.
 
     Args:
         bench: its name.
@@ -65,7 +83,11 @@ class Record:
         samples: the raw times behind them, in seconds, by variant.
         settings: what was run.
         machine: where.
+        row: the row of the table (default: the benchmark has none).
+        published: figures that others printed for the same row, by the names of the results.
+        notes: what a reader of the numbers must know.
         command: the command line that repeats it.
+        commit: the version of the code, where it is known.
     """
 
     bench: str
@@ -73,9 +95,32 @@ class Record:
     samples: dict[str, list[float]]
     settings: dict[str, Any]
     machine: Machine
+    row: str = ""
+    published: dict[str, float | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     command: str = field(default_factory=lambda: shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    commit: str | None = field(default_factory=_commit)
+
+    def entries(self) -> dict[str, Any]:
+        """Lists everything by name, the results at the top level."""
+        entries = asdict(self)
+        return {"bench": self.bench, **entries.pop("results"), **entries}
 
     def line(self) -> str:
-        """Writes the record as one line of JSON, the results at the top level."""
-        entries = asdict(self)
-        return json.dumps({"bench": self.bench, **entries.pop("results"), **entries})
+        """Writes the record as one line of JSON."""
+        return json.dumps(self.entries())
+
+    def save(self, folder: Path) -> Path:
+        """Writes the record to the file of its row, and returns where that is."""
+        path = folder / self.bench / f"{self.row}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.entries(), indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        """Reads what ``save`` wrote."""
+        entries = json.loads(path.read_text())
+        known = {each.name: entries.pop(each.name) for each in fields(cls) if each.name in entries}
+        known["machine"] = Machine(**known["machine"])
+        return cls(results=entries, **known)

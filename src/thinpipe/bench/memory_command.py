@@ -1,0 +1,77 @@
+"""The words of ``thinpipe bench unet-memory`` and ``amoebanet-memory`` on the command line."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from thinpipe.bench.memory import ON_CPU, STEPS, measure_memory
+from thinpipe.bench.options import Json, Output, Rows, Seed, Tiny, Where, chosen, progress, report
+from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY
+from thinpipe.bench.sheet import memory_sheet
+from thinpipe.bench.table import Table
+from thinpipe.bench.workload import tiny as tiny_table
+
+Clear: TypeAlias = Annotated[
+    bool, typer.Option("--clear-gradients", help="Clear gradients between the two steps; the published runs did not.")
+]
+
+
+def unet_memory_command(
+    *,
+    rows: Rows = None,
+    devices: Where = None,
+    clear: Clear = False,
+    tiny: Tiny = False,
+    seed: Seed = 0,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Peak memory of U-Nets up to 15.8 billion parameters, beside torchgpipe's published table.
+
+    Example: [bold]thinpipe bench unet-memory --rows baseline,pipeline-1 --devices cuda[/bold]
+    """
+    _measure(UNET_MEMORY, rows, devices, clear=clear, tiny=tiny, seed=seed, as_json=json, output=output)
+
+
+def amoebanet_memory_command(
+    *,
+    rows: Rows = None,
+    devices: Where = None,
+    clear: Clear = False,
+    tiny: Tiny = False,
+    seed: Seed = 0,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Peak memory of AmoebaNet-D up to 1.8 billion parameters, beside torchgpipe's published table.
+
+    Example: [bold]thinpipe bench amoebanet-memory --rows baseline,pipeline-1 --devices cuda[/bold]
+    """
+    _measure(AMOEBANET_MEMORY, rows, devices, clear=clear, tiny=tiny, seed=seed, as_json=json, output=output)
+
+
+def _measure(
+    table: Table,
+    names: str | None,
+    devices: str | None,
+    *,
+    clear: bool,
+    tiny: bool,
+    seed: int,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    table = tiny_table(table) if tiny else table
+    rows, places = chosen(table, names, devices)
+    if places.cpu and not tiny:
+        raise typer.BadParameter(f"{ON_CPU}; use --devices cuda, or --tiny to try the command")
+    with progress(STEPS * len(rows)) as done:
+        records = [
+            measure_memory(table, row, places.take(row.n), clear=clear, seed=seed, tick=partial(done, row.name))
+            for row in rows
+        ]
+    report(table.bench, memory_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)

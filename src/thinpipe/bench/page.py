@@ -1,0 +1,183 @@
+"""Writes the page of benchmarks from the records in ``results/``: a section, a table and a picture each."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from thinpipe.bench import cores, timeline, transparency
+from thinpipe.bench.record import Machine, Record
+from thinpipe.bench.rows import (
+    AMOEBANET_MEMORY,
+    AMOEBANET_SPEED,
+    RESNET_SPEED,
+    UNET_MEMORY,
+    UNET_SPEED,
+    UNET_TIMELINE,
+)
+from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, timeline_sheet, transparency_sheet
+from thinpipe.bench.svg import bar_chart, line_chart
+from thinpipe.bench.table import Table
+
+_INTRODUCTION = """# Benchmarks
+
+Written by `thinpipe bench page` from the records in `results/`; every figure of ours is one that a command recorded.
+Published figures are torchgpipe's authors', on eight Tesla P40 with PyTorch 1.3: their ratios can be compared with
+ours, their throughput cannot.
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page.
+
+    Args:
+        name: of its picture.
+        bench: the folder of its records.
+        title: above it.
+        command: what records a row.
+        setting: what all rows have in common.
+        order: its rows.
+        sheet: makes its table.
+        picture: draws its picture.
+    """
+
+    name: str
+    bench: str
+    title: str
+    command: str
+    setting: str
+    order: tuple[str, ...]
+    sheet: Callable[[Sequence[Record]], Sheet]
+    picture: Callable[[Sheet, Sequence[Record]], str]
+
+    def records(self, results: Path) -> list[Record]:
+        """Reads the records of its rows, in their order."""
+        files = [results / self.bench / f"{row}.json" for row in self.order]
+        return [Record.load(file) for file in files if file.exists()]
+
+
+def _bars(sheet: Sheet, _: Sequence[Record]) -> str:
+    return bar_chart(sheet.title, sheet.measure, sheet.bars)
+
+
+def curves_picture(records: Sequence[Record]) -> str:
+    """Draws the error curves of ``transparency``, each in the band of its deviation."""
+    curves = {}
+    for record in records:
+        by_epoch = zip(*record.samples.values(), strict=True)
+        curves[record.row] = [(statistics.mean(e), statistics.stdev(e) if len(e) > 1 else 0.0) for e in by_epoch]
+    return line_chart("With and without a pipe", "test error by epoch", curves)
+
+
+def _section(table: Table, sheet: Callable[[Table, Sequence[Record]], Sheet]) -> Section:
+    optimizer = {"sgd": "SGD at 0.1", "rmsprop": "RMSprop"}[table.optimizer]
+    loss = "binary" if table.network == "unet" else "1000-class"
+    setting = f"Published: images of {table.pixels} x {table.pixels}, {loss} cross entropy, {optimizer}, float32."
+    names = (timeline.ROW,) if table is UNET_TIMELINE else tuple(row.name for row in table.rows)
+    command = f"thinpipe bench {table.bench}"
+    return Section(table.bench, table.bench, table.title, command, setting, names, partial(sheet, table), _bars)
+
+
+_CORES = Section(
+    cores.BENCH,
+    cores.BENCH,
+    "AmoebaNet-D, speed on CPU cores",
+    "thinpipe bench amoebanet-speed --devices cpu:8",
+    "Each stage has one core.",
+    tuple(row.name for row in AMOEBANET_SPEED.rows),
+    partial(cores_sheet, AMOEBANET_SPEED),
+    _bars,
+)
+
+
+def _training(data: str, network: str, options: str) -> Section:
+    rows = tuple(f"{data.lower()}-{way}" for way in ("bare", "pipe", "pipe-deferred"))
+    return Section(
+        f"{transparency.BENCH}-{data.lower()}",
+        transparency.BENCH,
+        f"Transparency, {network} on {data}",
+        f"thinpipe bench transparency{options}",
+        "The same network trained with and without a pipe, from the same weights on the same batches.",
+        rows,
+        transparency_sheet,
+        lambda _, records: curves_picture(records),
+    )
+
+
+SECTIONS = (
+    _section(UNET_MEMORY, memory_sheet),
+    _section(AMOEBANET_MEMORY, memory_sheet),
+    _section(UNET_SPEED, speed_sheet),
+    _section(AMOEBANET_SPEED, speed_sheet),
+    _CORES,
+    _section(RESNET_SPEED, speed_sheet),
+    _section(UNET_TIMELINE, timeline_sheet),
+    _training("digits", "a small network", ""),
+    _training("CIFAR-10", "ResNet-18", " --data DIR"),
+)
+
+
+def write_page(results: Path, docs: Path) -> Path:
+    """Writes ``benchmarks.md`` and its pictures.
+
+    Args:
+        results: where the records are.
+        docs: the folder that gets the page, and the pictures in its folder ``img``.
+
+    Returns:
+        The page.
+    """
+    pictures = docs / "img"
+    pictures.mkdir(parents=True, exist_ok=True)
+    parts = [_INTRODUCTION]
+    for section in SECTIONS:
+        records = section.records(results)
+        parts.append("\n".join(_written(section, records, pictures, Path(os.path.relpath(results, docs)))))
+    page = docs / "benchmarks.md"
+    page.write_text("\n".join(parts))
+    return page
+
+
+def _written(section: Section, records: list[Record], pictures: Path, results: Path) -> Iterator[str]:
+    yield f"## {section.title}\n"
+    if not records:
+        yield f"No results are recorded; `{section.command}` records them.\n"
+        return
+    sheet = section.sheet(records)
+    picture = pictures / f"{section.name}.svg"
+    picture.write_text(section.picture(sheet, records))
+    yield f"{section.setting}\n"
+    yield f"![{sheet.title}: {sheet.measure}](img/{picture.name})\n"
+    yield _line(sheet.heads)
+    yield _line(["---"] * len(sheet.heads))
+    yield from map(_line, sheet.lines)
+    yield ""
+    yield from (f"- {note}" for note in sheet.notes)
+    yield ""
+    for run, rows in _runs(records).items():
+        links = ", ".join(f"[{row}]({(results / section.bench / row).as_posix()}.json)" for row in rows)
+        yield f"- {links}: {run}"
+    yield ""
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _runs(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Groups rows by how and where they were run."""
+    runs: dict[str, list[str]] = {}
+    for record in records:
+        commit = f" at {record.commit}" if record.commit else ""
+        runs.setdefault(f"`{record.command}`{commit}, on {_machine(record.machine)}", []).append(record.row)
+    return runs
+
+
+def _machine(machine: Machine) -> str:
+    gpus = f"{len(machine.gpus)} x {machine.gpus[0]}, " if machine.gpus else ""
+    return f"{gpus}{machine.cores} cores of {machine.cpu}, torch {machine.versions['torch']}"

@@ -1,0 +1,22 @@
+"""The words of ``thinpipe bench page`` on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thinpipe.bench.page import write_page
+
+
+def page_command(
+    *,
+    results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
+    docs: Annotated[Path, typer.Option(help="The folder that gets benchmarks.md and its pictures.")] = Path("docs"),
+) -> None:
+    """Writes the page of benchmarks from what was recorded.
+
+    Example: [bold]thinpipe bench page --results results --docs docs[/bold]
+    """
+    typer.echo(f"wrote {write_page(results, docs)}")

@@ -1,0 +1,212 @@
+"""The rows of torchgpipe's benchmark page, by name and as data: what each trains, how it is cut, what was published.
+
+Published figures are torchgpipe's authors', on eight Tesla P40 of 24 GB with PyTorch 1.3. All train in float32 on
+random data that is on the device already, with cuDNN's autotuning off and BatchNorm not deferred.
+"""
+
+from __future__ import annotations
+
+from thinpipe.bench.table import Mode, Published, Row, Table
+
+
+def _memory(total: float) -> Published:
+    return Published(total=total)
+
+
+def _memory_apart(model: float, activations: float) -> Published:
+    """Adds up what the page prints apart."""
+    return Published(total=round(model + activations, 2), activations=activations)
+
+
+def _speed(throughput: float, speedup: float) -> Published:
+    return Published(throughput=throughput, speedup=speedup)
+
+
+UNET_MEMORY = Table(
+    bench="unet-memory",
+    title="U-Net (B, C), memory",
+    network="unet",
+    pixels=192,
+    rows=(
+        Row(name="baseline", sizes=(6, 72), batch=32, published=_memory(20.3)),
+        Row(name="pipeline-1", sizes=(11, 128), batch=32, chunks=32, balance=(505,), published=_memory(20.5)),
+        Row(name="pipeline-2", sizes=(24, 128), batch=32, chunks=32, balance=(526, 551), published=_memory(43.4)),
+        Row(
+            name="pipeline-4",
+            sizes=(24, 160),
+            batch=32,
+            chunks=32,
+            balance=(472, 54, 36, 515),
+            published=_memory(79.1),
+        ),
+        # torchgpipe recomputes all of 32 micro-batches when 128 were asked for, since the last of 128 never comes.
+        Row(
+            name="pipeline-8",
+            sizes=(48, 160),
+            batch=32,
+            chunks=128,
+            balance=(800, 140, 62, 36, 36, 36, 36, 987),
+            checkpoint="always",
+            published=_memory(154.1),
+        ),
+    ),
+)
+
+AMOEBANET_MEMORY = Table(
+    bench="amoebanet-memory",
+    title="AmoebaNet-D (L, D), memory",
+    network="amoebanetd",
+    pixels=224,
+    optimizer="rmsprop",
+    copies=3,
+    rows=(
+        Row(name="baseline", sizes=(18, 208), batch=128),
+        Row(
+            name="pipeline-1",
+            sizes=(18, 416),
+            batch=128,
+            chunks=128,
+            balance=(24,),
+            published=_memory_apart(3.57, 0.91),
+        ),
+        Row(
+            name="pipeline-2",
+            sizes=(18, 544),
+            batch=128,
+            chunks=128,
+            balance=(16, 8),
+            published=_memory_apart(6.07, 3.39),
+        ),
+        Row(
+            name="pipeline-4",
+            sizes=(36, 544),
+            batch=128,
+            chunks=128,
+            balance=(16, 12, 7, 7),
+            published=_memory_apart(11.8, 6.91),
+        ),
+        Row(
+            name="pipeline-8",
+            sizes=(72, 512),
+            batch=128,
+            chunks=128,
+            balance=(23, 16, 11, 6, 6, 5, 5, 6),
+            published=_memory_apart(20.62, 10.83),
+        ),
+    ),
+)
+
+_UNET = (5, 64)
+
+UNET_SPEED = Table(
+    bench="unet-speed",
+    title="U-Net (5, 64), speed",
+    network="unet",
+    pixels=192,
+    dataset=10_000,
+    rows=(
+        Row(name="baseline", sizes=_UNET, batch=40, published=_speed(28.500, 1)),
+        Row(name="pipeline-1", sizes=_UNET, batch=80, chunks=2, balance=(241,), published=_speed(24.456, 0.858)),
+        Row(name="pipeline-2", sizes=_UNET, batch=512, chunks=32, balance=(104, 137), published=_speed(35.502, 1.246)),
+        Row(
+            name="pipeline-4",
+            sizes=_UNET,
+            batch=512,
+            chunks=16,
+            balance=(30, 66, 84, 61),
+            published=_speed(67.042, 2.352),
+        ),
+        Row(
+            name="pipeline-8",
+            sizes=_UNET,
+            batch=640,
+            chunks=40,
+            balance=(16, 27, 31, 44, 22, 57, 27, 17),
+            published=_speed(88.497, 3.105),
+        ),
+    ),
+)
+
+RESNET_SPEED = Table(
+    bench="resnet-speed",
+    title="ResNet-101, speed",
+    network="resnet101",
+    pixels=224,
+    dataset=50_000,
+    rows=(
+        Row(name="baseline", batch=118, published=_speed(95.862, 1)),
+        Row(name="pipeline-1", batch=220, chunks=2, balance=(370,), published=_speed(81.796, 0.853)),
+        Row(name="pipeline-2", batch=25_000, chunks=1667, balance=(135, 235), published=_speed(135.539, 1.414)),
+        Row(name="pipeline-4", batch=5632, chunks=256, balance=(44, 92, 124, 110), published=_speed(265.958, 2.774)),
+        Row(
+            name="pipeline-8",
+            batch=5400,
+            chunks=150,
+            balance=(26, 22, 33, 44, 44, 66, 66, 69),
+            published=_speed(411.662, 4.294),
+        ),
+    ),
+)
+
+
+def _cell(
+    name: str, batch: int, chunks: int, balance: tuple[int, ...], published: Published, checkpoint: Mode = "except_last"
+) -> Row:
+    return Row(
+        name=name,
+        sizes=(18, 256),
+        batch=batch,
+        chunks=chunks,
+        balance=balance,
+        published=published,
+        checkpoint=checkpoint,
+    )
+
+
+AMOEBANET_SPEED = Table(
+    bench="amoebanet-speed",
+    title="AmoebaNet-D (18, 256), speed",
+    network="amoebanetd",
+    pixels=224,
+    dataset=10_000,
+    reference="n2m1",
+    rows=(
+        _cell("n2m1", 96, 1, (7, 17), _speed(26.733, 1), "always"),
+        _cell("n2m4", 256, 4, (9, 15), _speed(41.133, 1.539)),
+        _cell("n2m32", 1280, 32, (9, 15), _speed(47.386, 1.773)),
+        _cell("n4m1", 160, 1, (3, 4, 5, 12), _speed(26.827, 1.004), "always"),
+        _cell("n4m4", 360, 4, (3, 6, 7, 8), _speed(44.543, 1.666)),
+        _cell("n4m32", 1152, 32, (3, 6, 7, 8), _speed(72.412, 2.709)),
+        _cell("n8m1", 196, 1, (2, 2, 2, 2, 2, 3, 4, 7), _speed(24.918, 0.932), "always"),
+        _cell("n8m4", 480, 4, (2, 2, 2, 3, 3, 4, 4, 4), _speed(70.065, 2.621)),
+        _cell("n8m32", 1280, 32, (2, 2, 2, 3, 3, 4, 4, 4), _speed(132.413, 4.953)),
+    ),
+)
+
+
+def _ablation(name: str, throughput: float, utilization: float, total: float) -> Row:
+    return Row(
+        name=name,
+        sizes=_UNET,
+        batch=128,
+        chunks=8,
+        balance=(34, 76, 70, 61),
+        published=Published(throughput=throughput, utilization=utilization, total=total),
+    )
+
+
+UNET_TIMELINE = Table(
+    bench="unet-timeline",
+    title="U-Net (5, 64) on four devices, timeline",
+    network="unet",
+    pixels=192,
+    dataset=2048,
+    rows=(
+        _ablation("baseline", 30.662, 0.44, 52.2),
+        _ablation("dep-x-x", 41.306, 0.59, 19.1),
+        _ablation("dep-str-x", 55.191, 0.71, 30.0),
+        _ablation("dep-str-ptl", 58.477, 0.75, 23.5),
+    ),
+)
+
+TABLES = (UNET_MEMORY, AMOEBANET_MEMORY, UNET_SPEED, AMOEBANET_SPEED, RESNET_SPEED, UNET_TIMELINE)

@@ -1,0 +1,218 @@
+"""Sets our figures beside the published ones: the same lines for the terminal, the page and the picture."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from thinpipe.bench.record import Record
+from thinpipe.bench.table import Row, Table
+
+GROWING = (
+    "The published batch grows with n and m, so the published speed-ups mix the gain of pipelining with that of a "
+    "larger batch; --fixed-batch measures every row at one batch, without it each row has its published one."
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table to be shown.
+
+    Args:
+        title: above it.
+        heads: of the columns.
+        lines: its cells.
+        notes: below it.
+        measure: what the picture shows, and its unit.
+        bars: the picture: for each row the value of each series, None where there is none.
+    """
+
+    title: str
+    heads: list[str]
+    lines: list[list[str]]
+    notes: list[str]
+    measure: str
+    bars: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+def memory_sheet(table: Table, records: Sequence[Record]) -> Sheet:
+    """Shows peak memory."""
+    heads = ["row", "size", "parameters", "n x m", "reserved", "allocated", "model", "published", "ours/published"]
+    lines, bars = [], {}
+    for record in records:
+        ours, published = record.results["reserved_gib"], record.published["reserved_gib"]
+        lines.append(
+            [
+                *_cut(record),
+                _number(ours, "{:.2f} GiB", record),
+                _number(record.results["allocated_gib"], "{:.2f} GiB", record),
+                _number(record.results["model_gib"], "{:.2f} GiB"),
+                _number(published, "{:.2f} GiB", missing="out of memory"),
+                _number(ratio(ours, published), "{:.2f}"),
+            ]
+        )
+        bars[record.row] = {"ours": ours, "published": published}
+    notes = [
+        "Peak memory of two steps, summed over devices; the published figure is what the allocator reserved.",
+        "Model memory: the parameters' bytes times "
+        f"{table.copies}, for the gradient and whatever the optimizer keeps of each.",
+    ]
+    if any(record.settings["gradients_cleared"] for record in records):
+        notes.append("Gradients were cleared between the steps, which the published runs did not do.")
+    return Sheet(table.title, heads, lines, notes + _notes(records), "peak memory reserved, GiB", bars)
+
+
+def speed_sheet(table: Table, records: Sequence[Record]) -> Sheet:
+    """Shows throughput, and the speed-up over the row that the table compares with."""
+    heads = ["row", "size", "parameters", "n x m", "batch", "samples/s", "speed-up", "published", "published speed-up"]
+    base = _throughput(records, table.reference)
+    lines, bars = [], {}
+    for record in records:
+        speedup = ratio(record.results["throughput"], base)
+        lines.append(
+            [
+                *_cut(record),
+                str(record.settings["batch"]),
+                _number(record.results["throughput"], "{:.3f}", record),
+                _number(speedup, "{:.3f}x"),
+                _number(record.published["throughput"], "{:.3f}"),
+                _number(record.published["speedup"], "{:.3f}x"),
+            ]
+        )
+        bars[record.row] = {"ours": speedup, "published": record.published["speedup"]}
+    ran = ", ".join(f"{r.row} {r.settings['epochs']} x {r.settings['steps']}" for r in records)
+    full = ", ".join(f"{r.settings['published_epochs']} x {r.settings['published_steps']}" for r in records)
+    notes = [
+        f"Speed-up over {table.reference}; throughput is the mean over epochs, the first not counted.",
+        f"Epochs x steps: {ran}; published {full}.",
+    ]
+    if table.reference != "baseline":
+        notes.append(GROWING)
+    return Sheet(table.title, heads, lines, notes + _notes(records), f"speed-up over {table.reference}", bars)
+
+
+def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
+    """Shows how cells scale over CPU cores."""
+    heads = ["cell", "batch", "speed-up", "torchgpipe", "ideal, equal", "ideal, measured", "ours/ideal"]
+    heads += ["ours over n2m1", "published over n2m1"]
+    base = _throughput(records, table.reference)
+    lines, bars = [], {}
+    for record in records:
+        results = record.results
+        at_best = (results["ideal_partition"] or 0) * (results["micro_batching"] or 0)
+        lines.append(
+            [
+                record.row,
+                str(record.settings["batch"]),
+                _number(results["speedup"], "{:.3f}x"),
+                _number(results["torchgpipe_speedup"], "{:.3f}x", missing="not installed"),
+                _number(results["ideal_equal_stages"], "{:.3f}x"),
+                _number(at_best, "{:.3f}x"),
+                _number(results["of_ideal"], "{:.3f}"),
+                _number(ratio(results["throughput"], base), "{:.3f}x"),
+                _number(record.published["speedup_over_n2m1"], "{:.3f}x"),
+            ]
+        )
+        bars[record.row] = {
+            "ours": results["speedup"],
+            "torchgpipe, same run": results["torchgpipe_speedup"],
+            "ideal, measured": at_best,
+        }
+    models = (f"AmoebaNet-D {tuple(r.settings['sizes'])} at {r.settings['pixels']} pixels" for r in records)
+    model = "; ".join(dict.fromkeys(models))
+    notes = [
+        f"{model}. One core a stage; speed-up over the bare network on one core, medians of ratios within rounds.",
+        "Ideal, equal: n m / (m + n - 1). Ideal, measured: the least time of the stages as profiled, recomputation "
+        "included, with what micro-batches of this size gain or lose on one core.",
+        GROWING,
+    ]
+    return Sheet(
+        "AmoebaNet-D, speed on CPU cores", heads, lines, notes + _notes(records), "speed-up over one core", bars
+    )
+
+
+def timeline_sheet(table: Table, records: Sequence[Record]) -> Sheet:
+    """Shows our one row beside the published four."""
+    heads = ["row", "samples/s", "utilization", "memory reserved"]
+    lines, bars = [], {}
+    for row in table.rows:
+        lines.append([f"{row.name}, published", *_timeline(row)])
+        bars[f"{row.name}, published"] = {"utilization": row.published.utilization}
+    for record in records:
+        results = record.results
+        lines.append(
+            [
+                record.row,
+                _number(results["throughput"], "{:.3f}", record),
+                _number(results["utilization"], "{:.0%}"),
+                _number(results["reserved_gib"], "{:.1f} GiB"),
+            ]
+        )
+        bars[record.row] = {"utilization": results["utilization"]}
+    return Sheet(table.title, heads, lines, _notes(records), "utilization, share of time", bars)
+
+
+def _timeline(row: Row) -> list[str]:
+    figures = row.published
+    return [
+        _number(figures.throughput, "{:.3f}"),
+        _number(figures.utilization, "{:.0%}"),
+        _number(figures.total, "{:.1f} GiB"),
+    ]
+
+
+def transparency_sheet(records: Sequence[Record]) -> Sheet:
+    """Shows the test error after each epoch, mean and deviation over seeds."""
+    heads = ["epoch", *(record.row for record in records)]
+    curves = [list(zip(*record.samples.values(), strict=True)) for record in records]
+    lines = [
+        [str(epoch), *(spread(errors) if errors else "" for errors in column)]
+        for epoch, column in enumerate(zip_longest(*curves), 1)
+    ]
+    seeds = ", ".join(f"{record.row} {len(record.samples)}" for record in records)
+    notes = [
+        f"Test error after each epoch, mean and deviation over seeds ({seeds}).",
+        "In a pipe BatchNorm normalises a micro-batch and, unless deferred, moves its running statistics once a "
+        "micro-batch: early test errors differ by that.",
+    ]
+    bars = {record.row: {"test error": record.results["error"]} for record in records}
+    return Sheet("Transparency", heads, lines, notes + _notes(records), "test error", bars)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Writes shares as a mean and a deviation in percent."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.2%} ± {100 * deviation:.2f}"
+
+
+def ratio(ours: float | None, theirs: float | None) -> float | None:
+    """Divides, where there is something to divide."""
+    return None if ours is None or not theirs else ours / theirs
+
+
+def _throughput(records: Sequence[Record], row: str) -> float | None:
+    return next((record.results["throughput"] for record in records if record.row == row), None)
+
+
+def _cut(record: Record) -> list[str]:
+    settings = record.settings
+    shape = f"{max(1, len(settings['balance']))} x {settings['micro_batches']}" if settings["balance"] else "bare"
+    size = ", ".join(map(str, settings["sizes"])) or settings["network"]
+    return [record.row, size, _number(record.results["parameters"], "{:,.0f}"), shape]
+
+
+def _number(value: float | None, form: str, record: Record | None = None, *, missing: str = "-") -> str:
+    if value is not None:
+        return form.format(value)
+    return "out of memory" if record is not None and "out of memory" in record.notes else missing
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    """Gathers the notes of the rows, each once, with the rows it is about."""
+    about: dict[str, list[str]] = {}
+    for record in records:
+        for note in record.notes:
+            about.setdefault(note, []).append(record.row)
+    return [f"{', '.join(rows)}: {note}." for note, rows in about.items()]

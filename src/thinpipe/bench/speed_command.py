@@ -1,0 +1,171 @@
+"""The words of ``thinpipe bench unet-speed``, ``resnet-speed`` and ``amoebanet-speed`` on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from thinpipe.bench.cores import BENCH, measure_cell
+from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, progress, report
+from thinpipe.bench.rows import AMOEBANET_SPEED, RESNET_SPEED, UNET_SPEED
+from thinpipe.bench.sheet import cores_sheet, speed_sheet
+from thinpipe.bench.speed import Length, measure_speed
+from thinpipe.bench.table import Mode, Table
+from thinpipe.bench.workload import resized, with_batch
+from thinpipe.bench.workload import tiny as tiny_table
+
+Autotune: TypeAlias = Annotated[
+    bool, typer.Option("--cudnn-benchmark", help="Let cuDNN try its algorithms out; the published runs did not.")
+]
+
+
+def unet_speed_command(
+    *,
+    rows: Rows = None,
+    devices: Where = None,
+    steps: Steps = 10,
+    epochs: Epochs = 3,
+    autotune: Autotune = False,
+    tiny: Tiny = False,
+    seed: Seed = 0,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Throughput of a U-Net of 233 million parameters, beside torchgpipe's published table.
+
+    Example: [bold]thinpipe bench unet-speed --rows baseline,pipeline-1 --devices cuda[/bold]
+    """
+    length = Length(epochs, steps or None)
+    table = tiny_table(UNET_SPEED) if tiny else UNET_SPEED
+    _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+
+
+def resnet_speed_command(
+    *,
+    rows: Rows = None,
+    devices: Where = None,
+    steps: Steps = 10,
+    epochs: Epochs = 3,
+    autotune: Autotune = False,
+    tiny: Tiny = False,
+    seed: Seed = 0,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Throughput of ResNet-101, beside torchgpipe's published table.
+
+    Example: [bold]thinpipe bench resnet-speed --rows baseline,pipeline-1 --devices cuda[/bold]
+    """
+    length = Length(epochs, steps or None)
+    table = tiny_table(RESNET_SPEED) if tiny else RESNET_SPEED
+    _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+
+
+def amoebanet_speed_command(
+    *,
+    rows: Rows = None,
+    devices: Where = None,
+    fixed_batch: Annotated[
+        int | None, typer.Option(min=1, help="The batch of every row (default: the published one, which grows).")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Another AmoebaNet-D, as 18,64 (default: 18,256).")] = None,
+    pixels: Annotated[int | None, typer.Option(min=32, help="Height and width of images (default: 224).")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="always, except_last or never, for all rows (default: as published, by row)."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="On CPU cores: how often each variant is timed.")] = 5,
+    steps: Steps = 10,
+    epochs: Epochs = 3,
+    autotune: Autotune = False,
+    tiny: Tiny = False,
+    seed: Seed = 0,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Throughput of AmoebaNet-D for n stages and m micro-batches, beside torchgpipe's published table.
+
+    On CPU cores each cell is timed in turns with the bare network and with torchgpipe, where it is installed, and set
+    beside the best that its stages allow.
+
+    Example: [bold]thinpipe bench amoebanet-speed --devices cpu:8 --model 18,64 --pixels 64 --fixed-batch 64[/bold]
+    """
+    table = tiny_table(AMOEBANET_SPEED) if tiny else AMOEBANET_SPEED
+    table = replace(table, pixels=pixels or table.pixels)
+    if model is not None:
+        table = _with_model(table, model)
+    if fixed_batch is not None:
+        table = with_batch(table, fixed_batch)
+    if checkpoint is not None:
+        mode = _mode(checkpoint)
+        table = replace(table, rows=tuple(replace(row, checkpoint=mode) for row in table.rows))
+    chosen_rows, places = chosen(table, rows, devices)
+    if not places.cpu:
+        length = Length(epochs, steps or None)
+        _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+        return
+    seconds = 0.05 if tiny else 2.0
+    records = []
+    with progress((rounds + 1) * len(chosen_rows)) as done:
+        for row in chosen_rows:
+            track = partial(_ticking, partial(done, row.name))
+            records.append(measure_cell(table, row, rounds=rounds, profile_seconds=seconds, seed=seed, track=track))
+    report(BENCH, cores_sheet(table, records), records, output=output, tiny=tiny, as_json=json)
+
+
+def _ticking(tick: Callable[[], None], turns: range) -> Iterator[int]:
+    for turn in turns:
+        yield turn
+        tick()
+
+
+def _with_model(table: Table, text: str) -> Table:
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise typer.BadParameter(f"--model {text!r} is no AmoebaNet-D; write layers and filters, as 18,64")
+    try:
+        return resized(table, tuple(map(int, parts)))
+    except ValueError as error:
+        raise typer.BadParameter(f"--model {text}: {error}") from error
+
+
+def _mode(text: str) -> Mode:
+    modes: tuple[Mode, ...] = ("always", "except_last", "never")
+    for mode in modes:
+        if mode == text:
+            return mode
+    raise typer.BadParameter(f"--checkpoint {text!r} is none of {', '.join(modes)}")
+
+
+def _measure(
+    table: Table,
+    names: str | None,
+    devices: str | None,
+    length: Length,
+    *,
+    autotune: bool,
+    tiny: bool,
+    seed: int,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    rows, places = chosen(table, names, devices)
+    with progress(length.epochs * len(rows)) as done:
+        records = [
+            measure_speed(
+                table,
+                row,
+                places.take(row.n),
+                length=length,
+                autotune=autotune,
+                seed=seed,
+                tick=partial(done, row.name),
+            )
+            for row in rows
+        ]
+    report(table.bench, speed_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)

@@ -1,0 +1,102 @@
+"""Writes charts as SVG: readable in light and dark, with a title and a description for those who hear them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2")
+_STYLE = (
+    "<style>.l{fill:#333}.s{fill:#777}.i{stroke:#ccc;fill:none}"
+    "@media (prefers-color-scheme: dark){.l{fill:#ddd}.s{fill:#999}.i{stroke:#555}}</style>"
+)
+_WIDTH, _LEFT, _RIGHT, _TOP = 720, 190, 640, 64
+
+
+def bar_chart(title: str, measure: str, rows: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Draws a group of bars for each row, one for each series.
+
+    Args:
+        title: what is compared.
+        measure: what a bar's length means, with its unit.
+        rows: for each row the value of each series; None leaves its place empty.
+    """
+    series = list(dict.fromkeys(name for values in rows.values() for name in values))
+    known = [value for values in rows.values() for value in values.values() if value is not None]
+    scale = (_RIGHT - _LEFT) / (max(known, default=0) or 1)
+    parts, y = list(_legend(series)), _TOP
+    for row, values in rows.items():
+        middle = y + 7 * len(series) + 4
+        parts.append(f'<text x="{_LEFT - 8}" y="{middle}" class="l" text-anchor="end">{escape(row)}</text>')
+        for name in series:
+            parts.extend(_bar(y, values.get(name), scale, _COLOURS[series.index(name) % len(_COLOURS)]))
+            y += 14
+        y += 10
+    parts.append(f'<line x1="{_LEFT}" y1="{_TOP - 6}" x2="{_LEFT}" y2="{y}" class="i"/>')
+    spoken = "; ".join(
+        f"{row}: " + ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
+        for row, values in rows.items()
+    )
+    return _document(f"{title}: {measure}", spoken, parts, y + 10)
+
+
+def line_chart(title: str, measure: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Draws a line for each series through its means, in a band of its deviations.
+
+    Args:
+        title: what is compared.
+        measure: what the height means.
+        curves: for each series the mean and the deviation at each epoch.
+    """
+    top, bottom = _TOP, _TOP + 240
+    highest = max((mean + deviation for curve in curves.values() for mean, deviation in curve), default=0) or 1
+    longest = max(map(len, curves.values()), default=1)
+
+    def place(epoch: int, value: float) -> str:
+        x = _LEFT + (_RIGHT - _LEFT) * (epoch / max(1, longest - 1))
+        return f"{x:.1f},{bottom - (bottom - top) * max(0.0, value) / highest:.1f}"
+
+    parts = list(_legend(list(curves)))
+    parts.append(f'<path d="M{_LEFT},{top} V{bottom} H{_RIGHT}" class="i"/>')
+    parts.append(f'<text x="{_LEFT - 8}" y="{top + 4}" class="s" text-anchor="end">{_plain(highest)}</text>')
+    parts.append(f'<text x="{_LEFT - 8}" y="{bottom + 4}" class="s" text-anchor="end">0</text>')
+    parts.append(f'<text x="{_RIGHT}" y="{bottom + 18}" class="s" text-anchor="end">epoch {longest}</text>')
+    for k, curve in enumerate(curves.values()):
+        colour = _COLOURS[k % len(_COLOURS)]
+        upper = [place(epoch, mean + deviation) for epoch, (mean, deviation) in enumerate(curve)]
+        lower = [place(epoch, mean - deviation) for epoch, (mean, deviation) in enumerate(curve)]
+        parts.append(f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{colour}" fill-opacity=".2"/>')
+        line = " ".join(place(epoch, mean) for epoch, (mean, _) in enumerate(curve))
+        dashes = ' stroke-dasharray="6 4"' if k else ""  # where curves coincide both are seen
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
+    last = "; ".join(f"{name} ends at {_plain(curve[-1][0])}" for name, curve in curves.items() if curve)
+    return _document(f"{title}: {measure}", last, parts, bottom + 30)
+
+
+def _legend(series: Sequence[str]) -> Iterator[str]:
+    x = _LEFT
+    for k, name in enumerate(series):
+        yield f'<rect x="{x}" y="36" width="10" height="10" fill="{_COLOURS[k % len(_COLOURS)]}"/>'
+        yield f'<text x="{x + 15}" y="45" class="s">{escape(name)}</text>'
+        x += 35 + 7 * len(name)
+
+
+def _bar(y: int, value: float | None, scale: float, colour: str) -> Iterator[str]:
+    width = 0.0 if value is None else value * scale
+    if value is not None:
+        yield f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="12" fill="{colour}"/>'
+    yield f'<text x="{_LEFT + width + 6:.1f}" y="{y + 10}" class="s" font-size="11">{_plain(value)}</text>'
+
+
+def _plain(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _document(title: str, description: str, parts: Sequence[str], height: int) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        'role="img" aria-labelledby="t d" font-family="system-ui, sans-serif" font-size="13">'
+    )
+    names = f'<title id="t">{escape(title)}</title>\n<desc id="d">{escape(description)}</desc>'
+    caption = f'<text x="12" y="22" class="l" font-weight="600">{escape(title)}</text>'
+    return "\n".join([head, names, _STYLE, caption, *parts, "</svg>"]) + "\n"

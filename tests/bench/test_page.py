@@ -1,0 +1,76 @@
+"""The page is written from what commands recorded, and from nothing else."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from thinpipe.bench.page import SECTIONS
+from thinpipe.bench.record import Machine, Record
+from thinpipe.bench.svg import bar_chart, line_chart
+from thinpipe.cli import app
+
+ROOT = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def run(*words):
+    result = CliRunner().invoke(app, ["bench", *map(str, words)])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_page_shows_what_was_recorded(tmp_path):
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    shared = ("--tiny", "--devices", "cpu:4", "--output", results)
+    run("unet-speed", *shared, "--rows", "baseline,pipeline-1", "--steps", 1, "--epochs", 2)
+    run("unet-memory", *shared, "--rows", "pipeline-1")
+    run("amoebanet-speed", *shared, "--rows", "n2m4", "--rounds", 1)
+    run("unet-timeline", *shared, "--steps", 1, "--epochs", 2)
+    run("page", "--results", results, "--docs", docs)
+    page = (docs / "benchmarks.md").read_text()
+    record = Record.load(results / "unet-speed" / "pipeline-1.json")
+    assert f"{record.results['throughput']:.3f}" in page and "0.858x" in page
+    assert page.count("No results are recorded") == len(SECTIONS) - 4
+    for target in re.findall(r"\]\(([^)]+)\)", page):
+        assert (docs / target).exists(), target
+    pictures = sorted(picture.name for picture in (docs / "img").iterdir())
+    assert pictures == ["amoebanet-speed-cores.svg", "unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
+    for picture in (docs / "img").iterdir():
+        root = ElementTree.parse(picture).getroot()
+        assert root.find(f"{SVG}title").text and root.find(f"{SVG}desc").text
+
+
+def test_a_page_without_results_says_so(tmp_path):
+    run("page", "--results", tmp_path / "none", "--docs", tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert page.count("No results are recorded") == len(SECTIONS)
+
+
+def test_the_page_in_the_documentation_is_current(tmp_path):
+    run("page", "--results", ROOT / "results", "--docs", tmp_path)
+    fresh = re.sub(r"\]\((?:\.\./)+(?:\S+/)?results/", "](../results/", (tmp_path / "benchmarks.md").read_text())
+    assert fresh == (ROOT / "docs/benchmarks.md").read_text(), "run: make docs"
+    for picture in (tmp_path / "img").iterdir():
+        assert picture.read_text() == (ROOT / "docs/img" / picture.name).read_text(), "run: make docs"
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path):
+    machine = Machine("cpu", 2, [], "3.11", {"torch": "2"})
+    record = Record("a", {"x": 1.5, "y": None}, {"s": [0.1]}, {"batch": 4}, machine, "row", {"x": 2.0}, ["a note"])
+    assert Record.load(record.save(tmp_path)) == record
+
+
+def test_names_in_a_picture_are_escaped_and_missing_values_leave_a_place():
+    text = bar_chart("a < b", "share", {"row & row": {"ours": 1.0, "theirs": None}, "none": {"ours": None}})
+    root = ElementTree.fromstring(text)
+    assert root.find(f"{SVG}title").text == "a < b: share"
+    assert "theirs none" in root.find(f"{SVG}desc").text
+    assert len(root.findall(f"{SVG}rect")) == 2 + 1  # the legend, and the one value
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 3])
+def test_curves_are_drawn_whatever_their_length(epochs):
+    root = ElementTree.fromstring(line_chart("t", "error", {"a": [(0.5, 0.1)] * epochs, "b": [(0.4, 0.0)] * epochs}))
+    assert len(root.findall(f"{SVG}polyline")) == 2

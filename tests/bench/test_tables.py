@@ -1,0 +1,130 @@
+"""Every table's command runs, small, on CPU cores, and records what it ran."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from thinpipe.bench.cores import BENCH
+from thinpipe.bench.devices import Devices, as_published
+from thinpipe.bench.record import Record
+from thinpipe.bench.timeline import covered
+from thinpipe.cli import app
+from thinpipe.errors import DeviceError
+
+
+def bench(*words, fails=False):
+    result = CliRunner().invoke(app, ["bench", *words])
+    assert fails == (result.exit_code != 0), result.output
+    if fails:
+        return " ".join(result.output.replace("│", " ").split())  # out of the box it is drawn in
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def small(command, *words, output):
+    return bench(command, "--tiny", "--devices", "cpu:8", "--json", "--output", str(output), *words)
+
+
+@pytest.mark.parametrize("command", ["unet-memory", "amoebanet-memory"])
+def test_memory_on_the_cpu_trains_and_counts_parameters_only(command, tmp_path):
+    run = small(command, "--rows", "baseline,pipeline-1,pipeline-8", output=tmp_path)
+    assert [row["row"] for row in run["rows"]] == ["baseline", "pipeline-1", "pipeline-8"]
+    for row in run["rows"]:
+        assert row["parameters"] > 0 and len(row["samples"]["step"]) == 2
+        assert row["reserved_gib"] is row["allocated_gib"] is None
+        assert "not measurable on CPU" in row["notes"][0]
+    record = Record.load(tmp_path / command / "pipeline-8.json")
+    assert len(record.settings["balance"]) == 8 and not record.settings["gradients_cleared"]
+    assert record.published["reserved_gib"] == {"unet-memory": 154.1, "amoebanet-memory": 31.45}[command]
+
+
+def test_memory_of_real_rows_is_refused_on_the_cpu():
+    assert "not measurable on CPU" in bench("unet-memory", "--devices", "cpu:8", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [("unet-speed", "baseline,pipeline-1,pipeline-4"), ("resnet-speed", "baseline,pipeline-2")],
+)
+def test_speed_is_set_beside_the_baseline_and_the_published(command, rows, tmp_path):
+    run = small(command, "--rows", rows, "--steps", "1", "--epochs", "2", output=tmp_path)
+    assert [line["row"] for line in run["table"]] == rows.split(",")
+    assert run["table"][0]["speed-up"] == "1.000x"
+    assert all(float(line["speed-up"].removesuffix("x")) > 0 for line in run["table"])
+    for row in run["rows"]:
+        assert row["throughput"] > 0 and row["published"]["throughput"] > 0
+        assert (row["settings"]["epochs"], row["settings"]["steps"]) == (2, 1)
+        assert len(row["samples"]["epoch"]) == 1
+        assert Record.load(tmp_path / command / f"{row['row']}.json").results["throughput"] == row["throughput"]
+
+
+def test_rows_that_do_not_fit_the_devices_are_left_out_or_refused():
+    run = bench("unet-speed", "--tiny", "--devices", "cpu:1", "--steps", "1", "--epochs", "2", "--json")
+    assert [row["row"] for row in run["rows"]] == ["baseline", "pipeline-1"]
+    assert "4 devices" in bench("unet-speed", "--tiny", "--devices", "cpu:2", "--rows", "pipeline-4", fails=True)
+    assert "its rows are" in bench("unet-speed", "--tiny", "--rows", "pipeline-3", fails=True)
+
+
+def test_cells_on_cores_are_set_beside_their_ideal_and_torchgpipe(tmp_path):
+    words = ["--rows", "n2m1,n2m4,n8m4", "--fixed-batch", "8", "--rounds", "1"]
+    run = small("amoebanet-speed", *words, output=tmp_path)
+    assert run["bench"] == BENCH
+    by_row = {row["row"]: row for row in run["rows"]}
+    assert {row["settings"]["batch"] for row in run["rows"]} == {8}
+    assert by_row["n2m4"]["ideal_equal_stages"] == pytest.approx(8 / 5)
+    for row in run["rows"]:
+        assert 0 < row["ideal_partition"] <= row["ideal_equal_stages"]
+        assert row["speedup"] > 0 and row["of_ideal"] > 0 and row["total_over_largest"] >= 1
+        assert len(row["settings"]["stage_forward_seconds"]) == len(row["settings"]["balance"])
+        assert "torchgpipe" in row["machine"]["versions"]
+    assert by_row["n2m1"]["settings"]["checkpoint"] == "always"
+    assert by_row["n2m4"]["settings"]["checkpoint"] == "except_last"
+    assert "one core" in by_row["n2m4"]["samples"] and "one core" not in by_row["n2m1"]["samples"]
+    assert (tmp_path / BENCH / "n8m4.json").exists()
+
+
+def test_cells_take_another_model_size_of_images_and_checkpoint_mode():
+    words = ["--rows", "n2m4", "--model", "6,16", "--pixels", "64", "--checkpoint", "never", "--rounds", "1"]
+    row = bench("amoebanet-speed", "--tiny", "--devices", "cpu:2", "--json", *words)["rows"][0]
+    assert row["settings"]["sizes"] == [6, 16] and row["settings"]["checkpoint"] == "never"
+    assert "as 18,64" in bench("amoebanet-speed", "--model", "big", fails=True)
+    assert "multiple of 3" in bench("amoebanet-speed", "--model", "4,16", fails=True)
+    assert "none of always" in bench("amoebanet-speed", "--checkpoint", "often", fails=True)
+
+
+def test_the_timeline_is_one_row_beside_the_published_four(tmp_path):
+    run = small("unet-timeline", "--steps", "2", "--epochs", "2", output=tmp_path)
+    assert [line["row"].split(",")[0] for line in run["table"]] == [
+        *("baseline", "dep-x-x", "dep-str-x", "dep-str-ptl"),
+        "thinpipe",
+    ]
+    row = run["rows"][0]
+    assert row["throughput"] > 0 and 0 < row["utilization"] <= 1
+    assert "cannot be run" in row["notes"][0]
+    assert "cannot be run" in bench("unet-timeline", "--rows", "dep-x-x", fails=True)
+
+
+def test_covered_time_is_counted_once_where_kernels_overlap():
+    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    assert covered([]) == 0
+
+
+def test_devices_are_read_as_they_are_written():
+    assert Devices.parse("cpu:3").take(2) == [torch.device("cpu")] * 2
+    with pytest.raises(DeviceError, match="4 stages need 4 devices"):
+        Devices.parse("cpu:3").take(4)
+    for text in ("cpu", "cpu:0", "cpu:x", "gpu", "cuda:99"):
+        with pytest.raises(DeviceError, match="write"):
+            Devices.parse(text)
+
+
+def test_surroundings_are_put_back():
+    torch.set_num_threads(2)
+    try:
+        with as_published(autotune=True):
+            assert torch.get_num_threads() == 1 and torch.backends.cudnn.benchmark
+            assert not torch.backends.cudnn.allow_tf32
+        assert torch.get_num_threads() == 2 and not torch.backends.cudnn.benchmark
+    finally:
+        torch.set_num_threads(1)

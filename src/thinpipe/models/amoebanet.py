@@ -55,10 +55,17 @@ REDUCTION = Genotype(
 
 
 def _relu_conv_norm(
-    channels_in: int, channels_out: int, kernel: Any = 1, stride: Any = 1, padding: Any = 0
+    channels_in: int,
+    channels_out: int,
+    kernel: Any = 1,
+    stride: Any = 1,
+    padding: Any = 0,
+    *,
+    in_place: bool = False,
 ) -> nn.Module:
+    """Makes the block all cells are built of; in place where its input is nobody else's and its maker keeps none."""
     return nn.Sequential(
-        nn.ReLU(),
+        nn.ReLU(inplace=in_place),
         nn.Conv2d(channels_in, channels_out, kernel, stride, padding, bias=False),
         nn.BatchNorm2d(channels_out),
     )
@@ -97,16 +104,16 @@ def _operations(*, published_pooling: bool) -> dict[str, Callable[[int, int], nn
     def seven(c: int, stride: int) -> nn.Module:
         return nn.Sequential(
             _relu_conv_norm(c, c // 4),
-            _relu_conv_norm(c // 4, c // 4, (1, 7), (1, stride), (0, 3)),
-            _relu_conv_norm(c // 4, c // 4, (7, 1), (stride, 1), (3, 0)),
-            _relu_conv_norm(c // 4, c),
+            _relu_conv_norm(c // 4, c // 4, (1, 7), (1, stride), (0, 3), in_place=True),
+            _relu_conv_norm(c // 4, c // 4, (7, 1), (stride, 1), (3, 0), in_place=True),
+            _relu_conv_norm(c // 4, c, in_place=True),
         )
 
     def three(c: int, stride: int) -> nn.Module:
         return nn.Sequential(
             _relu_conv_norm(c, c // 4),
-            _relu_conv_norm(c // 4, c // 4, 3, stride, 1),
-            _relu_conv_norm(c // 4, c),
+            _relu_conv_norm(c // 4, c // 4, 3, stride, 1, in_place=True),
+            _relu_conv_norm(c // 4, c, in_place=True),
         )
 
     return {

@@ -40,7 +40,8 @@ def unet(B: int, C: int, *, input_channels: int = 3, output_channels: int = 1) -
             layers[f"{name}_conv{k}"] = nn.Conv2d(before, after, 3, padding=1, bias=False)
             layers[f"{name}_drop{k}"] = nn.Dropout2d(0.1)
             layers[f"{name}_norm{k}"] = nn.InstanceNorm2d(after)
-            layers[f"{name}_relu{k}"] = nn.LeakyReLU(0.01)
+            # In place, since the norm before it needs no output for its backward: a third of the activations less.
+            layers[f"{name}_relu{k}"] = nn.LeakyReLU(0.01, inplace=True)
 
     width = input_channels
     for depth in range(DEPTH):

@@ -7,6 +7,7 @@ held; the rest of the total is activations.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ from thinpipe.bench.workload import Workload, parameter_count
 
 GIB = 2**30
 STEPS = 2
+ENVIRONMENT = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDNN_CONV_WSCAP_DBG")
+"""What decides how much the allocator reserves beyond what is needed, and how much cuDNN takes to work in."""
 ON_CPU = "peak memory is not measurable on CPU"
 
 
@@ -65,6 +68,7 @@ def measure_memory(
         "steps": STEPS,
         "gradients_cleared": clear,
         "seed": seed,
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     }
     return Record(table.bench, results, samples, settings, Machine.current(), row.name, published, notes)
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from thinpipe.bench.memory import ON_CPU, STEPS, measure_memory
-from thinpipe.bench.options import Json, Output, Rows, Seed, Tiny, Where, chosen, progress, report
+from thinpipe.bench.options import Json, Output, Rows, Seed, Tiny, Where, chosen, kept, progress, report
 from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY
 from thinpipe.bench.sheet import memory_sheet
 from thinpipe.bench.table import Table
@@ -70,8 +70,9 @@ def _measure(
     if places.cpu and not tiny:
         raise typer.BadParameter(f"{ON_CPU}; use --devices cuda, or --tiny to try the command")
     with progress(STEPS * len(rows)) as done:
-        records = [
-            measure_memory(table, row, places.take(row.n), clear=clear, seed=seed, tick=partial(done, row.name))
-            for row in rows
-        ]
+        records = []
+        for row in rows:
+            tick = partial(done, row.name)
+            record = measure_memory(table, row, places.take(row.n), clear=clear, seed=seed, tick=tick)
+            records.append(kept(record, output=output, tiny=tiny))
     report(table.bench, memory_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)

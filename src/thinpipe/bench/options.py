@@ -86,10 +86,17 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         yield lambda name: bar.update(task, advance=1, description=name)
 
 
+def kept(record: Record, *, output: Path | None, tiny: bool) -> Record:
+    """Writes a row as soon as it is measured, since a later one may run out of time or memory; returns the row."""
+    if output is not None or not tiny:
+        record.save(output or Path("results"))
+    return record
+
+
 def report(
     bench: str, sheet: Sheet, records: Sequence[Record], *, output: Path | None, tiny: bool, as_json: bool
 ) -> None:
-    """Prints the table, writes a file a row, and ends with a line of JSON if asked to."""
+    """Prints the table and where its rows were ``kept``, and ends with a line of JSON if asked to."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
     grid = Grid(*sheet.heads, title=sheet.title)
@@ -100,7 +107,7 @@ def report(
         console.print(note)
     if output is not None or not tiny:
         for record in records:
-            console.print(f"recorded in {record.save(output or Path('results'))}")
+            console.print(f"recorded in {record.path(output or Path('results'))}")
     if as_json:
         table = [dict(zip(sheet.heads, line, strict=True)) for line in sheet.lines]
         typer.echo(json.dumps({"bench": bench, "table": table, "rows": [record.entries() for record in records]}))

@@ -174,7 +174,9 @@ def _runs(records: Sequence[Record]) -> dict[str, list[str]]:
     runs: dict[str, list[str]] = {}
     for record in records:
         commit = f" at {record.commit}" if record.commit else ""
-        runs.setdefault(f"`{record.command}`{commit}, on {_machine(record.machine)}", []).append(record.row)
+        environment = "".join(f"{name}={value} " for name, value in record.settings.get("environment", {}).items())
+        run = f"`{environment}{record.command}`{commit}, on {_machine(record.machine)}"
+        runs.setdefault(run, []).append(record.row)
     return runs
 
 

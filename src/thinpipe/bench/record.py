@@ -98,7 +98,7 @@ class Record:
     row: str = ""
     published: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    command: str = field(default_factory=lambda: shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    command: str = field(default_factory=lambda: shlex.join(["thinpipe", *sys.argv[1:]]))
     commit: str | None = field(default_factory=_commit)
 
     def entries(self) -> dict[str, Any]:
@@ -110,9 +110,13 @@ class Record:
         """Writes the record as one line of JSON."""
         return json.dumps(self.entries())
 
+    def path(self, folder: Path) -> Path:
+        """Names the file of the record's row."""
+        return folder / self.bench / f"{self.row}.json"
+
     def save(self, folder: Path) -> Path:
         """Writes the record to the file of its row, and returns where that is."""
-        path = folder / self.bench / f"{self.row}.json"
+        path = self.path(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.entries(), indent=1) + "\n")
         return path

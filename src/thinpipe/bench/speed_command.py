@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from thinpipe.bench.cores import BENCH, measure_cell
-from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, progress, report
+from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, kept, progress, report
 from thinpipe.bench.rows import AMOEBANET_SPEED, RESNET_SPEED, UNET_SPEED
 from thinpipe.bench.sheet import cores_sheet, speed_sheet
 from thinpipe.bench.speed import Length, measure_speed
@@ -114,7 +114,8 @@ def amoebanet_speed_command(
     with progress((rounds + 1) * len(chosen_rows)) as done:
         for row in chosen_rows:
             track = partial(_ticking, partial(done, row.name))
-            records.append(measure_cell(table, row, rounds=rounds, profile_seconds=seconds, seed=seed, track=track))
+            cell = measure_cell(table, row, rounds=rounds, profile_seconds=seconds, seed=seed, track=track)
+            records.append(kept(cell, output=output, tiny=tiny))
     report(BENCH, cores_sheet(table, records), records, output=output, tiny=tiny, as_json=json)
 
 
@@ -156,16 +157,11 @@ def _measure(
 ) -> None:
     rows, places = chosen(table, names, devices)
     with progress(length.epochs * len(rows)) as done:
-        records = [
-            measure_speed(
-                table,
-                row,
-                places.take(row.n),
-                length=length,
-                autotune=autotune,
-                seed=seed,
-                tick=partial(done, row.name),
+        records = []
+        for row in rows:
+            tick = partial(done, row.name)
+            record = measure_speed(
+                table, row, places.take(row.n), length=length, autotune=autotune, seed=seed, tick=tick
             )
-            for row in rows
-        ]
+            records.append(kept(record, output=output, tiny=tiny))
     report(table.bench, speed_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import typer
 
-from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, progress, report
+from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, kept, progress, report
 from thinpipe.bench.rows import UNET_TIMELINE
 from thinpipe.bench.sheet import timeline_sheet
 from thinpipe.bench.speed import Length
@@ -38,4 +38,5 @@ def unet_timeline_command(
         record = measure_timeline(
             table, places.take(row.n), length=Length(epochs, steps or None), seed=seed, tick=lambda: done(ROW)
         )
+    kept(record, output=output, tiny=tiny)
     report(table.bench, timeline_sheet(table, [record]), [record], output=output, tiny=tiny, as_json=json)

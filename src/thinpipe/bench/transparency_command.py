@@ -9,7 +9,7 @@ import typer
 
 from thinpipe.bench.cifar import find_cifar10, load_cifar10
 from thinpipe.bench.devices import Devices
-from thinpipe.bench.options import Json, Output, Tiny, Where, progress, report
+from thinpipe.bench.options import Json, Output, Tiny, Where, kept, progress, report
 from thinpipe.bench.page import curves_picture
 from thinpipe.bench.sheet import transparency_sheet
 from thinpipe.bench.transparency import BENCH, Plan, compare, digits, few
@@ -51,7 +51,7 @@ def transparency_command(
     if tiny:
         images, plan = few(images, 200), Plan(epochs=2, seeds=2, chunks=chunks, deferred=deferred_batch_norm)
     with progress(2 * plan.seeds * plan.epochs) as done:
-        records = compare(images, plan, places, done)
+        records = [kept(record, output=output, tiny=tiny) for record in compare(images, plan, places, done)]
     if picture is not None:
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.write_text(curves_picture(records))

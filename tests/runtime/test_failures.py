@@ -1,5 +1,6 @@
 """Whatever goes wrong in a stage is raised in the caller; nothing hangs, no thread is lost, the pipe goes on."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -132,6 +133,31 @@ except KeyboardInterrupt:
     rest, _ = process.communicate(timeout=60)
     assert rest.splitlines()[-1] == "again (2, 1) 3"
     assert time.monotonic() - began < 10, "it must not wait for the other fifty micro-batches"
+
+
+def test_a_step_that_takes_long_says_what_it_is_doing():
+    """A layer that waits forever must not look like a pipe that hangs."""
+    told, released = [], threading.Event()
+
+    class Stuck(nn.Module):
+        def forward(self, x):
+            assert released.wait(20)
+            return x
+
+    class Release(logging.Handler):
+        def emit(self, record):
+            told.append(record.getMessage())
+            released.set()
+
+    pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Stuck()), [1, 1], devices=["cpu"] * 2, chunks=2)
+    pipe._team.crew._silence = 0.05
+    handler = Release()
+    logging.getLogger("thinpipe").addHandler(handler)
+    try:
+        pipe(torch.rand(2, 1))
+    finally:
+        logging.getLogger("thinpipe").removeHandler(handler)
+    assert "stage 1 (layer '1' on cpu) is at F1.0" in told[0]
 
 
 def test_a_process_ends_although_its_pipe_is_still_alive():

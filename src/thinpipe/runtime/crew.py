@@ -2,14 +2,17 @@
 
 The caller hands every thread its part of a step and waits. Whatever a part raises, ``SystemExit`` and
 ``KeyboardInterrupt`` included, is raised again in the caller, after all threads have let go of the step; so the pipe
-can be used again at once, and no thread is lost.
+can be used again at once, and no thread is lost. A layer may take as long as it needs, but not in silence: the caller
+says in the log what every stage is doing when a step takes unusually long.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -19,8 +22,13 @@ from thinpipe.links import Closed
 
 Job: TypeAlias = Callable[[], None]
 
+_log = logging.getLogger("thinpipe")
+
 _PATIENCE = 1.0
 """Seconds between two looks at whether the threads are still alive."""
+
+SILENCE = 60.0
+"""Seconds a step may take before the log says what it is doing; then twice as long, and so on."""
 
 
 class _Step:
@@ -67,10 +75,12 @@ class Crew:
 
     Args:
         size: the number of stages.
+        silence: seconds a step may take before the log says what it is doing (default: a minute).
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, silence: float = SILENCE) -> None:
         self._size = size
+        self._silence = silence
         self._process = -1
         self._inboxes: list[_Inbox] = []
         self._threads: list[threading.Thread] = []
@@ -89,12 +99,13 @@ class Crew:
         if threading.current_thread() in self._threads:
             raise RuntimeError("a stage of a Pipe called the same Pipe; a pipe cannot be part of itself")
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], None]) -> None:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], None], doing: Callable[[], str]) -> None:
         """Does one job on each thread and returns when all are done.
 
         Args:
             jobs: what each thread does.
             stop: makes the others give up waiting; called once for every job that fails.
+            doing: tells what the jobs are at, for the log.
 
         Raises:
             BaseException: whatever was raised first in a job.
@@ -104,18 +115,23 @@ class Crew:
         for inbox, job in zip(self._inboxes, jobs, strict=True):
             inbox.put((job, stop, step))
         try:
-            self._wait(step)
+            self._wait(step, doing)
         except BaseException:
             # Ctrl-C in the caller, most likely. The threads still use the layers: leave only when they have let go.
             stop()
-            self._wait(step)
+            self._wait(step, doing)
             raise
         if step.failure is not None:
             failure, step.failure = step.failure, None
             raise failure
 
-    def _wait(self, step: _Step) -> None:
-        while not step.wait(_PATIENCE):
+    def _wait(self, step: _Step, doing: Callable[[], str]) -> None:
+        began = time.monotonic()
+        silence = self._silence
+        while not step.wait(min(_PATIENCE, silence)):
+            if time.monotonic() - began >= silence:
+                _log.warning("a step has been running for %.0f s; %s", time.monotonic() - began, doing())
+                silence *= 2
             dead = [thread.name for thread in self._threads if not thread.is_alive()]
             if dead:
                 raise WorkerLost(f"{', '.join(dead)} ended in the middle of a step; make a new Pipe")

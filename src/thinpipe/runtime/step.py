@@ -185,9 +185,13 @@ class Step:
             for worker, actions in zip(self._workers, lists, strict=True)
         ]
         try:
-            self._team.crew.run(jobs, link.close)
+            self._team.crew.run(jobs, link.close, self._doing)
         finally:
             self._restore_threads()
+
+    def _doing(self) -> str:
+        """Says what every stage is at, for a reader who wonders why nothing happens."""
+        return ", ".join(f"{worker.stage} is at {worker.doing or 'its start'}" for worker in self._workers)
 
     def _run_here(self, lists: list[ActionList], link: Link, *, keep_graph: bool) -> None:
         """Executes all lists in the calling thread, one action after the other."""

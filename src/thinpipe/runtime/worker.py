@@ -109,6 +109,7 @@ class Worker:
         threads: int,
     ) -> None:
         self.stage = station.stage
+        self.doing = ""
         self.aliases = Aliases(self.stage.module) if wants_graph else None
         self._station = station
         station.buffers.begin_step()
@@ -143,6 +144,7 @@ class Worker:
 
     def execute(self, action: Action, link: Link, *, keep_graph: bool = False) -> None:
         """Executes one action, wherever it is called."""
+        self.doing = str(action)
         try:
             if action.kind is Kind.FORWARD:
                 self._forward(action.micro, link)

@@ -11,6 +11,8 @@ from thinpipe import Pipe
 from thinpipe.skip import pop, skippable, stash
 
 CHECKPOINT_MODES = ["always", "except_last", "never"]
+WAIT = 20
+"""Seconds to wait for another stage; reached only where stages do not work at the same time."""
 
 
 @dataclass
@@ -113,3 +115,17 @@ class End(nn.Module):
     def forward(self, x):
         early = yield pop("early")
         return self.linear(x) + early
+
+
+class Meet(torch.autograd.Function):
+    """Waits at a barrier in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, barrier):
+        ctx.barrier = barrier
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.barrier.wait(WAIT)
+        return grad, None

@@ -8,12 +8,12 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from support import WAIT, Meet
 from thinpipe.torchgpipe import GPipe, is_checkpointing
 from thinpipe.torchgpipe.balance import balance_by_time
 from thinpipe.torchgpipe.skip import Namespace, pop, skippable, stash
 
 CPUS = ["cpu", "cpu"]
-WAIT = 20
 
 
 @skippable(stash=["skip"])
@@ -238,20 +238,6 @@ def test_the_threads_stay_from_step_to_step():
         pipe(torch.ones(2, 1)).sum().backward()
     assert len(threads) == 12
     assert len(set(threads)) == 1 and threads[0] is not threading.current_thread()
-
-
-class Meet(torch.autograd.Function):
-    """Waits in its backward until another one waits as well."""
-
-    @staticmethod
-    def forward(ctx, x, barrier):
-        ctx.barrier = barrier
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.barrier.wait(WAIT)
-        return grad, None
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])

@@ -165,7 +165,23 @@ def test_a_skip_that_is_also_the_stages_output_may_not_be_changed_in_place(check
     )
     with pytest.raises(SkipUseError, match="inplace=False"):
         bad(x).sum().backward()
+    with torch.no_grad(), pytest.raises(SkipUseError, match="inplace=False"):
+        bad.eval()(x)
     assert_trains_like_one_device(nn.Sequential(Stash(), nn.ReLU(), Pop()), x, [1, 2], chunks=2, checkpoint=checkpoint)
     assert_trains_like_one_device(
         nn.Sequential(Stash(), nn.ReLU(), Pop()), x, [1, 1, 1], chunks=2, checkpoint=checkpoint
     )
+
+
+def test_an_input_made_in_inference_mode_is_refused_in_pytorchs_own_words():
+    """Such a tensor keeps no version, by which changes in place are noticed; the bare module says the same."""
+    with torch.inference_mode():
+        x = torch.rand(4, 3)
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    pipe = Pipe(model, [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always")
+    for module in (model, pipe):
+        with pytest.raises(RuntimeError, match="make a clone"):
+            module(x).sum().backward()
+    pipe(x.clone()).sum().backward()
+    with torch.inference_mode():
+        assert pipe(x).shape == (4, 2)

@@ -6,24 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from support import CHECKPOINT_MODES
+from support import CHECKPOINT_MODES, WAIT, Meet
 from thinpipe import Pipe
-
-WAIT = 20
-
-
-class Meet(torch.autograd.Function):
-    """Waits at a barrier in its backward."""
-
-    @staticmethod
-    def forward(ctx, x, barrier):
-        ctx.barrier = barrier
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.barrier.wait(WAIT)
-        return grad, None
 
 
 class MeetForward(nn.Module):

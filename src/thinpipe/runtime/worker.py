@@ -163,7 +163,7 @@ class Worker:
         trains = self.aliases is not None and (self.aliases.parameters or any(map(any, inputs.wants_grad)))
         if not trains:
             with entered(Phase.ORDINARY, i), self._randomness.first(i, repeated=False):
-                outputs = self._compute(inputs.leaves, inputs.specs, grad=False)
+                outputs = self._compute(inputs.leaves, inputs, grad=False)
             asked = [[False] * len(tree_leaves(tree)) for tree in outputs]
         elif i in self._recomputed:
             outputs = self._checkpoint(i, inputs)
@@ -184,13 +184,19 @@ class Worker:
             stashed=parcels[0].stashed,
         )
 
-    def _compute(self, leaves: list[list[Any]], specs: list[TreeSpec], *, grad: bool) -> list[Any]:
-        """Runs the layers; returns the nesting that goes out on each edge."""
-        trees = [tree_unflatten(values, spec) for values, spec in zip(leaves, specs, strict=True)]
+    def _compute(self, leaves: list[list[Any]], inputs: Inputs, *, grad: bool) -> list[Any]:
+        """Runs the layers on what stands for the inputs' leaves; returns the nesting that goes out on each edge."""
+        trees = [tree_unflatten(values, spec) for values, spec in zip(leaves, inputs.specs, strict=True)]
         skips = {edge.skip: tree for edge, tree in zip(self._ins[1:], trees[1:], strict=True) if edge.skip is not None}
         store = SkipStore(skips)
+        versions = _versions(leaves[0])
         with self._ambient.computing(grad=grad), skips_in(store):
             value = self.stage.module(trees[0])
+        if inputs.stashed and versions != _versions(leaves[0]):
+            raise SkipUseError(
+                f"{self.stage} changes its input in place, but the stage before it stashed that same tensor as a skip; "
+                "use inplace=False in its first layer"
+            )
         return [value, *(store.stashed[edge.skip] for edge in self._outs if edge.skip is not None)]
 
     def _build(self, inputs: Inputs) -> tuple[Graph, list[Any]]:
@@ -200,16 +206,10 @@ class Worker:
             [x.detach().requires_grad_() if wanted else x for x, wanted in zip(values, wants, strict=True)]
             for values, wants in zip(inputs.leaves, inputs.wants_grad, strict=True)
         ]
-        versions = _versions(leaves[0]) if inputs.stashed else []
         with torch.enable_grad():
             loose = [[_Loose.apply(x) if _is_leaf_of_graph(x) else x for x in values] for values in leaves]  # type: ignore[no-untyped-call]
         with self.aliases.in_place():
-            outputs = self._compute(loose, inputs.specs, grad=True)
-        if inputs.stashed and versions != _versions(leaves[0]):
-            raise SkipUseError(
-                f"{self.stage} changes its input in place, but the stage before it stashed that same tensor as a skip; "
-                "use inplace=False in its first layer"
-            )
+            outputs = self._compute(loose, inputs, grad=True)
         edges = [
             [get_gradient_edge(x) if isinstance(x, Tensor) and x.requires_grad else None for x in tree_leaves(tree)]
             for tree in outputs
@@ -226,7 +226,7 @@ class Worker:
             self._randomness.first(i, repeated=True),
             self._station.buffers.watched() as snapshot,
         ):
-            outputs = self._compute(given, inputs.specs, grad=False)
+            outputs = self._compute(given, inputs, grad=False)
         changed = versions != [_versions(values) for values in given]
         self._station.changes_inputs = changed or bool(self._station.changes_inputs)
         if changed and not copies:
@@ -303,7 +303,8 @@ def _copied(value: Any) -> Any:
 
 
 def _versions(values: list[Any]) -> list[int]:
-    return [value._version for value in values if isinstance(value, Tensor)]
+    """Lists how often each tensor was changed in place; tensors made in inference mode do not count it."""
+    return [value._version for value in values if isinstance(value, Tensor) and not value.is_inference()]
 
 
 def _apart(outputs: list[Any]) -> tuple[list[Any], bool]:

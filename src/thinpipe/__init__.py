@@ -1,6 +1,7 @@
 """thinpipe: PyTorch models cut into pipeline stages, as transparent as on one device."""
 
 from thinpipe import balance, skip
+from thinpipe.codecs import Codec, Packet, codec, compress, decode
 from thinpipe.errors import ThinpipeError
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.stages.microbatch import NoChunk
@@ -8,4 +9,17 @@ from thinpipe.stages.phase import is_checkpointing, is_recomputing
 
 __version__ = "0.1.0"
 
-__all__ = ["NoChunk", "Pipe", "ThinpipeError", "balance", "is_checkpointing", "is_recomputing", "skip"]
+__all__ = [
+    "Codec",
+    "NoChunk",
+    "Packet",
+    "Pipe",
+    "ThinpipeError",
+    "balance",
+    "codec",
+    "compress",
+    "decode",
+    "is_checkpointing",
+    "is_recomputing",
+    "skip",
+]

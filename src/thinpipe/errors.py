@@ -47,3 +47,15 @@ class RecomputeError(ThinpipeError, RuntimeError):
 
 class WorkerLost(ThinpipeError, RuntimeError):
     """A stage's thread disappeared in the middle of a step."""
+
+
+class SpecError(ThinpipeError, ValueError):
+    """A codec that was asked for by a text that names none; the message points at the offending character."""
+
+
+class PacketError(ThinpipeError, ValueError):
+    """Bytes that are not a packet, or a packet that is not what its receiver expects."""
+
+
+class CodecError(ThinpipeError, ValueError):
+    """A tensor that a codec cannot take."""

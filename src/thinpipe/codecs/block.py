@@ -1,0 +1,63 @@
+"""``block:B/G``: an even grid for every block of G neighbours, from their least to their greatest value.
+
+::
+
+    [ G values ][ G values ][ G values ] ...      per block: B bits a value, 16 bits for the step, 16 for the base
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
+from thinpipe.codecs.dice import Dice
+from thinpipe.kernels import kernels_for
+from thinpipe.kernels.planes import packed_size
+
+DEFAULT_GROUP = 128
+
+
+class Block(Coder):
+    """Errs by half a step of the block at most, rounding of the step included; 0 stays 0 where it is the least value.
+
+    Args:
+        bits: of a code.
+        group: the size of a block. Smaller blocks err less and cost 32 bits each.
+        stochastic: whether values are rounded up or down at random, so that their mean is kept; errs by a step at most.
+    """
+
+    def __init__(self, bits: int, group: int = DEFAULT_GROUP, *, stochastic: bool = False) -> None:
+        self.bits = bits
+        self.group = group
+        self._dice = Dice() if stochastic else None
+
+    def __str__(self) -> str:
+        return f"block:{self.bits}/{self.group}{',sr' * (self._dice is not None)}"
+
+    def pack(self, x: Tensor) -> list[Tensor]:
+        flat = x.reshape(-1).to(torch.float32)
+        seed = None if self._dice is None else self._dice.throw()
+        meta, codes = kernels_for(x.device).blocks_encode(flat, self.bits, self.group, seed)
+        return [to_bytes(meta), codes]
+
+    def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        meta = from_bytes(sections[0], torch.int16).view(-1, 2)
+        kernels = kernels_for(meta.device)
+        return restored(kernels.blocks_decode(meta, sections[1], shape.numel(), self.bits, self.group), shape, dtype)
+
+    def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        count = shape.numel()
+        return [4 * -(-count // self.group), packed_size(count, self.bits)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._dice is None else self._dice.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._dice is None:
+            super().load_state_dict(state)
+        else:
+            self._dice.load_state_dict(state)

@@ -1,0 +1,132 @@
+"""``Codec``: tensor to packet, packet to tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.coder import Coder, Raw
+from thinpipe.codecs.packet import DTYPES, Packet, header_size
+from thinpipe.errors import CodecError, PacketError
+
+MOST_EXPANSION = 1 << 14
+"""A message may ask for so many times its own length of memory, and no more."""
+
+_ALLOWANCE = 1 << 20
+
+
+class Codec:
+    """Packs tensors small; made by ``thinpipe.codec(text)``.
+
+    Floating-point tensors are coded; all others (integers, booleans, complex numbers) travel exactly. A tensor with a
+    value that is not finite comes back with NaN in at least its place: what belongs to the same scale is lost with it.
+
+    Args:
+        coder: what it is made of.
+    """
+
+    def __init__(self, coder: Coder) -> None:
+        self.coder = coder
+
+    @property
+    def spec(self) -> str:
+        """The text that makes the same codec, defaults written out."""
+        return str(self.coder)
+
+    def __repr__(self) -> str:
+        return f"codec({self.spec!r})"
+
+    @property
+    def fixed_rate(self) -> bool:
+        """Whether a packet's length follows from the tensor's shape and type alone."""
+        return self.coder.fixed
+
+    def encode(self, tensor: Tensor) -> Packet:
+        """Packs a tensor.
+
+        Raises:
+            CodecError: the tensor is not an ordinary dense one.
+        """
+        if tensor.layout is not torch.strided or tensor.dtype not in DTYPES or tensor.is_meta:
+            raise CodecError(f"a packet holds a dense tensor of an ordinary type, got {tensor.layout} {tensor.dtype}")
+        coder = self._coder_for(tensor.dtype)
+        x = tensor.detach()
+        order = tuple(range(x.dim())) if coder.shaped else _memory_order(x)
+        dense = x.permute(order).contiguous()
+        sizes = coder.sizes(dense.shape, x.dtype)
+        sections = coder.pack(dense) if x.numel() else [_nothing(x.device)] * len(sizes)
+        return Packet(self.spec, x.dtype, x.shape, order, tuple(sections))
+
+    def decode(self, packet: Packet) -> Tensor:
+        """Unpacks a tensor, of the shape, type and memory order that was packed, on the packet's device.
+
+        Raises:
+            PacketError: the packet is another codec's, or cannot be one of this codec's.
+        """
+        if packet.spec != self.spec:
+            raise PacketError(f"a packet of the codec {packet.spec!r} came where one of {self.spec!r} was expected")
+        coder = self._coder_for(packet.dtype)
+        shape = torch.Size(packet.shape[dim] for dim in packet.order)
+        self._check(packet, coder, shape)
+        if not shape.numel():
+            dense = torch.empty(shape, dtype=packet.dtype, device=packet.device)
+        else:
+            dense = coder.unpack(packet.sections, shape, packet.dtype)
+        return dense.permute(_inverse(packet.order))
+
+    def _check(self, packet: Packet, coder: Coder, shape: torch.Size) -> None:
+        """Believes a packet only after its lengths agree with its shape: nothing was allocated for it until here."""
+        wanted = coder.sizes(shape, packet.dtype) if shape.numel() else [0] * len(packet.sections)
+        given = [section.numel() for section in packet.sections]
+        fits = given == wanted if coder.fixed else all(a <= b for a, b in zip(given, wanted, strict=False))
+        if len(given) != len(wanted) or not fits:
+            raise PacketError(f"{tuple(shape)} in {self.spec!r} takes sections of {wanted} bytes, got {given}")
+        memory = shape.numel() * packet.dtype.itemsize
+        if memory > _ALLOWANCE + MOST_EXPANSION * packet.nbytes:
+            raise PacketError(f"a packet of {packet.nbytes} bytes asks for {memory} bytes of memory")
+
+    def nbytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> int:
+        """Tells how long a tensor's packet is, header included; for a codec that is not of fixed rate, at most."""
+        shape = torch.Size(shape)
+        sizes = self._coder_for(dtype).sizes(shape, dtype)
+        return header_size(self.spec, len(shape), len(sizes)) + (sum(sizes) if shape.numel() else 0)
+
+    def _coder_for(self, dtype: torch.dtype) -> Coder:
+        return self.coder if dtype.is_floating_point else Raw()
+
+    def for_gradient_of(self, packet: Packet) -> Codec:
+        """Makes the codec for the gradient of the tensor that a packet carried.
+
+        This codec itself, most of the time. Where both choose the same share of elements (``topk``), the gradient has
+        the elements that the packet chose: their indices are known on both sides and need not travel again.
+        """
+        coder = self.coder.for_gradient_of(packet)
+        return self if coder is self.coder else Codec(coder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the codec remembers from one tensor to the next; empty for most."""
+        return self.coder.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what another codec of the same text remembered."""
+        self.coder.load_state_dict(state)
+
+
+def _memory_order(x: Tensor) -> tuple[int, ...]:
+    """Lists the dimensions from the slowest in memory to the fastest, where the tensor is dense in some order."""
+    plain = tuple(range(x.dim()))
+    if x.is_contiguous():
+        return plain
+    order = tuple(sorted(plain, key=lambda dim: (-x.stride()[dim], dim)))
+    return order if x.permute(order).is_contiguous() else plain
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _nothing(device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=device)

@@ -1,0 +1,64 @@
+"""``compress``: what crossing a cut does to a tensor and to its gradient, in place, inside any graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.catalogue import codec
+from thinpipe.codecs.codec import Codec
+from thinpipe.codecs.packet import Packet
+
+
+class _Cut(torch.autograd.Function):
+    """Codes the tensor on its way forward and the gradient on its way back; neither coding has a derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forward: Codec | None, backward: Codec | None) -> Tensor:
+        ctx.backward_codec = backward
+        ctx.packet = None
+        if forward is None:
+            return x.view_as(x)
+        packet = forward.encode(x)
+        if backward is not None and backward.for_gradient_of(packet) is not backward:
+            ctx.packet = packet
+        return forward.decode(packet)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        grad = grads[0]
+        if ctx.backward_codec is None:
+            return grad, None, None
+        return crossed_back(grad, ctx.backward_codec, ctx.packet), None, None
+
+
+def crossed_back(grad: Tensor, backward: Codec, packet: Packet | None) -> Tensor:
+    """Returns a gradient as it arrives after crossing a cut.
+
+    Args:
+        grad: as it was computed.
+        backward: its codec.
+        packet: what carried the activation, if the codec takes anything from it.
+    """
+    used = backward if packet is None else backward.for_gradient_of(packet)
+    return used.decode(used.encode(grad))
+
+
+def compress(x: Tensor, forward: str | Codec | None = None, backward: str | Codec | None = None) -> Tensor:
+    """Returns the tensor as it would arrive after crossing a cut; its gradient will cross the other way.
+
+    The arithmetic is that of the wire, bit for bit. A codec that remembers something from one tensor to the next
+    (``power``, ``ef(...)``, ``,sr``) must be made once and given here each time; a text makes a new one.
+
+    Args:
+        x: the tensor; if it is not of floating point, it is returned unchanged.
+        forward: codes the tensor (default: nothing does).
+        backward: codes the gradient (default: nothing does).
+    """
+    if not x.is_floating_point():
+        return x
+    there = None if forward is None else codec(forward)
+    back = None if backward is None else codec(backward)
+    return _Cut.apply(x, there, back)  # type: ignore[no-any-return, no-untyped-call]

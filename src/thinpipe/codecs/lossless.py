@@ -1,0 +1,95 @@
+"""``|zstd``: what the codec before it wrote, compressed without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.coder import Coder, Wrapper
+from thinpipe.codecs.packet import Packet
+from thinpipe.errors import PacketError, ThinpipeError
+
+LEVEL = 1
+
+_STORED, _COMPRESSED = 0, 1
+
+
+class Zstd(Wrapper):
+    """Compresses each section, unless that makes it longer; one byte tells which.
+
+    Args:
+        inner: what writes the sections.
+    """
+
+    def __init__(self, inner: Coder) -> None:
+        super().__init__(inner)
+        self.fixed = False
+        self.shaped = inner.shaped
+
+    def __str__(self) -> str:
+        return f"{self.inner}|zstd"
+
+    def pack(self, x: Tensor) -> list[Tensor]:
+        return [_compressed(section) for section in self.inner.pack(x)]
+
+    def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        return self.inner.unpack(self._opened(sections, shape, dtype), shape, dtype)
+
+    def _opened(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> list[Tensor]:
+        sizes = self.inner.sizes(shape, dtype)
+        return [_decompressed(section, size) for section, size in zip(sections, sizes, strict=True)]
+
+    def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        return [1 + size for size in self.inner.sizes(shape, dtype)]
+
+    def for_gradient_of(self, packet: Packet) -> Coder:
+        if not packet.spec.endswith("|zstd") or not packet.shape.numel() or not packet.dtype.is_floating_point:
+            return self
+        shape = torch.Size(packet.shape[dim] for dim in packet.order)
+        plain = tuple(self._opened(packet.sections, shape, packet.dtype))
+        spec = packet.spec.removesuffix("|zstd")
+        inner = self.inner.for_gradient_of(Packet(spec, packet.dtype, packet.shape, packet.order, plain))
+        return self if inner is self.inner else Zstd(inner)
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ThinpipeError("'|zstd' needs the package zstandard; install thinpipe[zstd]") from error
+    return zstandard
+
+
+def _compressed(section: Tensor) -> Tensor:
+    raw = section.contiguous().cpu().numpy()
+    small = _zstandard().ZstdCompressor(level=LEVEL).compress(raw) if raw.size else b""
+    kind, body = (_COMPRESSED, small) if len(small) < raw.size else (_STORED, raw.tobytes())
+    return torch.frombuffer(bytearray([kind]) + body, dtype=torch.uint8).to(section.device)
+
+
+def _decompressed(section: Tensor, size: int) -> Tensor:
+    """Restores a section that must be ``size`` bytes long.
+
+    Raises:
+        PacketError: it is not.
+    """
+    zstandard = _zstandard()
+    message = section.cpu().numpy()
+    body = message[1:]
+    if not message.size or message[0] not in (_STORED, _COMPRESSED):
+        raise PacketError("a compressed section says neither that it is compressed nor that it is not")
+    if message[0] == _COMPRESSED:
+        try:
+            # The frame's own word for its length is checked first: it is what would be allocated.
+            claimed = zstandard.get_frame_parameters(body.tobytes()).content_size
+            restored = zstandard.ZstdDecompressor().decompress(body, max_output_size=size) if claimed == size else b""
+        except zstandard.ZstdError as error:
+            raise PacketError(f"a compressed section is damaged: {error}") from error
+    else:
+        restored = body.tobytes()
+    if len(restored) != size:
+        raise PacketError(f"a compressed section holds {len(restored)} bytes where {size} were expected")
+    return torch.frombuffer(bytearray(restored), dtype=torch.uint8).to(section.device) if size else section[:0]

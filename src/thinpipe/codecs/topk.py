@@ -1,0 +1,116 @@
+"""``topk:P``: the share P of the elements with the greatest magnitudes; all others are 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.coder import Coder, Wrapper
+from thinpipe.codecs.indices import index_sizes, pack_indices, unpack_indices
+from thinpipe.codecs.packet import Packet
+from thinpipe.errors import CodecError
+from thinpipe.kernels import kernels_for
+
+
+class TopK(Wrapper):
+    """Sends the indices and the values, which the next coder packs. Of equal magnitudes the first are taken.
+
+    Args:
+        share: of the elements, more than 0 and at most 1; at least one is sent.
+        inner: for the values.
+        own: whether a gradient's elements are chosen by their own magnitude, and their indices sent, rather than those
+            that were chosen of the activation (default: no).
+    """
+
+    def __init__(self, share: float, inner: Coder, *, own: bool = False) -> None:
+        super().__init__(inner)
+        self.share = share
+        self._own = own
+
+    def __str__(self) -> str:
+        text = f"topk:{self.share:g}{',own' * self._own}"
+        return text if str(self.inner) == "none" else f"{text}|{self.inner}"
+
+    def count(self, n: int) -> int:
+        """Tells how many of n elements are sent."""
+        return max(1, floor(self.share * n))
+
+    def pack(self, x: Tensor) -> list[Tensor]:
+        flat = x.reshape(-1)
+        indices = self._indices(flat)
+        return [*pack_indices(indices, flat.numel()), *self.inner.pack(flat[indices])]
+
+    def _indices(self, flat: Tensor) -> Tensor:
+        n, k = flat.numel(), self.count(flat.numel())
+        magnitude = flat.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        magnitude = magnitude if flat.dtype == torch.float64 else magnitude.to(torch.float32)
+        least = kernels_for(flat.device, magnitude.dtype).order_statistics(magnitude, [n - k])
+        above = magnitude > least
+        level = magnitude == least
+        level &= level.cumsum(0) <= k - above.sum()
+        return (above | level).nonzero().view(-1)
+
+    def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        n = shape.numel()
+        k = self.count(n)
+        indices = unpack_indices(list(sections[:2]), k, n)
+        return scattered(indices, self.inner.unpack(sections[2:], torch.Size([k]), dtype), shape)
+
+    def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        n = shape.numel()
+        k = self.count(n) if n else 0
+        return [*index_sizes(k, n), *self.inner.sizes(torch.Size([k]), dtype)]
+
+    def for_gradient_of(self, packet: Packet) -> Coder:
+        """Takes the elements that the packet chose, if it chose the same share."""
+        same = packet.spec.split("|")[0] == f"topk:{self.share:g}" and packet.dtype.is_floating_point
+        if self._own or not same or not packet.shape.numel():
+            return self
+        return Masked(list(packet.sections[:2]), self.count(packet.shape.numel()), packet.order, self.inner)
+
+
+class Masked(Wrapper):
+    """The elements of a gradient at indices that both sides know from its activation; only values travel.
+
+    Args:
+        indices: the activation's two sections of indices.
+        count: how many there are.
+        order: the activation's memory order, which the indices count in.
+        inner: for the values.
+    """
+
+    shaped = True
+
+    def __init__(self, indices: list[Tensor], count: int, order: tuple[int, ...], inner: Coder) -> None:
+        super().__init__(inner)
+        self._sections = indices
+        self._count = count
+        self._order = order
+
+    def __str__(self) -> str:
+        return "mask" if str(self.inner) == "none" else f"mask|{self.inner}"
+
+    def pack(self, x: Tensor) -> list[Tensor]:
+        if x.dim() != len(self._order):
+            raise CodecError(f"a gradient of {x.dim()} dimensions for an activation of {len(self._order)}")
+        flat = x.permute(self._order).reshape(-1)
+        return self.inner.pack(flat[unpack_indices(self._sections, self._count, flat.numel())])
+
+    def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        indices = unpack_indices(self._sections, self._count, shape.numel())
+        values = self.inner.unpack(sections, torch.Size([self._count]), dtype)
+        dense = scattered(indices, values, torch.Size(shape[dim] for dim in self._order))
+        return dense.permute(sorted(range(len(shape)), key=self._order.__getitem__))
+
+    def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        return self.inner.sizes(torch.Size([self._count]), dtype)
+
+
+def scattered(indices: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+    """Puts values at their indices, and 0 everywhere else."""
+    flat = values.new_zeros(shape.numel())
+    flat[indices] = values
+    return flat.view(shape)

@@ -1,0 +1,85 @@
+"""``uniform:B``: one even grid from the least to the greatest value of the tensor.
+
+::
+
+    low        low + step                                          high = low + step * (2**B - 1)
+     |----------|----------|----------|----------|----------|-------|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes, working, working_dtype
+from thinpipe.codecs.dice import Dice
+from thinpipe.kernels import kernels_for
+from thinpipe.kernels.planes import packed_size
+
+
+class Uniform(Coder):
+    """Errs by half a step at most.
+
+    Args:
+        bits: of a code.
+        zero: whether 0 is on the grid, which then reaches from the least to the greatest value and to 0.
+        stochastic: whether values are rounded up or down at random, so that their mean is kept; errs by a step at most.
+    """
+
+    def __init__(self, bits: int, *, zero: bool = False, stochastic: bool = False) -> None:
+        self.bits = bits
+        self.zero = zero
+        self._dice = Dice() if stochastic else None
+
+    def __str__(self) -> str:
+        return f"uniform:{self.bits}{',zero' * self.zero}{',sr' * (self._dice is not None)}"
+
+    def pack(self, x: Tensor) -> list[Tensor]:
+        flat = working(x)
+        kernels = kernels_for(x.device, flat.dtype)
+        low, high = kernels.extent(flat).double().unbind()
+        levels = 2**self.bits - 1
+        if self.zero:
+            low, high = low.clamp(max=0), high.clamp(min=0)
+        step = ((high - low) / levels).to(flat.dtype)
+        grid = grid_scale(step)
+        if self.zero:
+            # The grid begins a whole number of steps below 0; that number is what is sent.
+            start = torch.where(step > 0, torch.round(-low / step.double()), low * 0)
+            low = -start * step.double()
+        else:
+            start = low
+        seed = None if self._dice is None else self._dice.throw()
+        codes = kernels.affine(flat, low.to(flat.dtype), grid, self.bits, seed)
+        return [to_bytes(torch.stack([start.to(flat.dtype), step])), codes]
+
+    def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        start, step = from_bytes(sections[0], working_dtype(dtype)).unbind()
+        codes = torch.arange(2**self.bits, dtype=start.dtype, device=start.device)
+        table = (codes - start) * step if self.zero else start + codes * step
+        kernels = kernels_for(step.device, step.dtype)
+        return restored(kernels.lookup(sections[1], table, shape.numel(), self.bits), shape, dtype)
+
+    def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        return [2 * working_dtype(dtype).itemsize, packed_size(shape.numel(), self.bits)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._dice is None else self._dice.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._dice is None:
+            super().load_state_dict(state)
+        else:
+            self._dice.load_state_dict(state)
+
+
+def grid_scale(step: Tensor) -> Tensor:
+    """Tells what half a value's distance from the grid's beginning is multiplied with to find its place on the grid.
+
+    That is 2 / step, and 0 for a grid of one value.
+    """
+    scale = (2.0 / step.double()).clamp(max=torch.finfo(step.dtype).max)
+    return torch.where(step > 0, scale, 0.0).to(step.dtype)

@@ -1,0 +1,104 @@
+"""The hot loops of the codecs, three times over: plain torch, numba for the CPU, triton for NVIDIA GPUs.
+
+The three give the same bytes. ``kernels_for`` picks the fastest that fits a tensor; ``using`` picks by hand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from thinpipe.kernels import planes, reference
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One set of kernels; ``reference`` says what each does."""
+
+    name: str
+    pack: Callable[[Tensor, int], Tensor]
+    unpack: Callable[[Tensor, int, int], Tensor]
+    extent: Callable[[Tensor], Tensor]
+    affine: Callable[[Tensor, Tensor, Tensor, int, int | None], Tensor]
+    lookup: Callable[[Tensor, Tensor, int, int], Tensor]
+    histogram: Callable[[Tensor], Tensor]
+    order_statistics: Callable[[Tensor, list[int]], Tensor]
+    buckets: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
+    nearest: Callable[[Tensor, Tensor, int], Tensor]
+    blocks_encode: Callable[[Tensor, int, int, int | None], tuple[Tensor, Tensor]]
+    blocks_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
+    hadamard_encode: Callable[[Tensor, Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
+    hadamard_decode: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
+
+
+REFERENCE = Kernels(
+    name="reference",
+    pack=planes.pack,
+    unpack=planes.unpack,
+    extent=reference.extent,
+    affine=reference.affine,
+    lookup=reference.lookup,
+    histogram=reference.histogram,
+    order_statistics=reference.order_statistics,
+    buckets=reference.buckets,
+    nearest=reference.nearest,
+    blocks_encode=reference.blocks_encode,
+    blocks_decode=reference.blocks_decode,
+    hadamard_encode=reference.hadamard_encode,
+    hadamard_decode=reference.hadamard_decode,
+)
+
+
+@cache
+def cpu_kernels() -> Kernels:
+    """Loads the kernels that numba compiles; the reference where numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        return REFERENCE
+    from thinpipe.kernels import cpu, cpu_blocks
+
+    return Kernels(
+        name="cpu",
+        pack=cpu.pack,
+        unpack=cpu.unpack,
+        extent=cpu.extent,
+        affine=cpu.affine,
+        lookup=cpu.lookup,
+        histogram=cpu.histogram,
+        order_statistics=cpu.order_statistics,
+        buckets=cpu.buckets,
+        nearest=cpu.nearest,
+        blocks_encode=cpu_blocks.blocks_encode,
+        blocks_decode=cpu_blocks.blocks_decode,
+        hadamard_encode=cpu_blocks.hadamard_encode,
+        hadamard_decode=cpu_blocks.hadamard_decode,
+    )
+
+
+_chosen: ContextVar[Kernels | None] = ContextVar("thinpipe-kernels", default=None)
+
+
+@contextmanager
+def using(kernels: Kernels) -> Iterator[None]:
+    """Has the codecs that are called inside, in this thread, use one set of kernels."""
+    token = _chosen.set(kernels)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype = torch.float32) -> Kernels:
+    """Picks the kernels for tensors of a device and type."""
+    if dtype == torch.float64:
+        return REFERENCE
+    chosen = _chosen.get()
+    if chosen is not None:
+        return chosen
+    return cpu_kernels() if device.type == "cpu" else REFERENCE

@@ -14,7 +14,7 @@ from torch import nn
 
 from support import CHECKPOINT_MODES
 from thinpipe import Pipe
-from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SkipError, SplitError
+from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SkipError, SpecError, SplitError
 from thinpipe.skip import skippable, stash
 
 
@@ -193,9 +193,16 @@ def test_options_out_of_range_are_refused(option, value):
         Pipe(linears(2), [1, 1], **{option: value})
 
 
-def test_a_codec_is_refused_until_there_are_any():
-    with pytest.raises(ValueError, match="leave codec"):
-        Pipe(linears(2), [1, 1], devices=["cpu"] * 2, codec="sort:6+2")
+def test_a_codec_that_there_is_not_is_refused_at_once():
+    with pytest.raises(SpecError, match="no codec is called 'short'"):
+        Pipe(linears(2), [1, 1], devices=["cpu"] * 2, codec="short:6+2")
+    with pytest.raises(SpecError, match="no codec is called 'short'"):
+        Pipe(linears(2), devices=["cpu"] * 2, grad_codec={7: "short:6+2"})
+
+
+def test_a_codec_for_a_cut_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="there is no cut 1: a pipe of 2 stages has the cut 0"):
+        Pipe(linears(2), [1, 1], devices=["cpu"] * 2, codec={1: "block:4"})
 
 
 def test_a_module_that_is_no_sequence_is_refused():

@@ -9,13 +9,15 @@ stands at both ends, as stage ``-1`` before the first and ``n`` after the last::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils._pytree import TreeSpec
 
+from thinpipe.codecs import Codec, Packet
 from thinpipe.runtime.transfer import Mover, Ready, mark_ready
 from thinpipe.stages.skip import SkipKey
 from thinpipe.stages.split import Stage
@@ -49,11 +51,35 @@ def edges_out_of(stage: Stage) -> list[Edge]:
 
 
 @dataclass(frozen=True)
+class Coded:
+    """A tensor on its way in a packet.
+
+    Args:
+        packet: the tensor, encoded.
+        codec: what decodes it.
+    """
+
+    packet: Packet
+    codec: Codec
+
+    def fetched(self, mover: Mover, ready: Ready) -> Tensor:
+        """Brings the packet to where the tensor is wanted, and decodes it there."""
+        sections = tuple(mover.fetch(section, ready) for section in self.packet.sections)
+        return self.codec.decode(replace(self.packet, sections=sections))
+
+
+def _fetched(value: Any, mover: Mover, ready: Ready) -> Any:
+    if isinstance(value, Coded):
+        return value.fetched(mover, ready)
+    return mover.fetch(value, ready) if isinstance(value, Tensor) else value
+
+
+@dataclass(frozen=True)
 class Parcel:
     """One micro-batch on one edge: the leaves of a nesting, cut loose from any graph.
 
     Args:
-        leaves: tensors and other values.
+        leaves: tensors, packed or not, and other values.
         spec: the nesting.
         wants_grad: for each leaf, whether its sender wants a gradient for it.
         ready: when the tensors are computed, if they are on a GPU.
@@ -67,27 +93,27 @@ class Parcel:
     stashed: bool = False
 
     @classmethod
-    def of(cls, tree: Any, wants_grad: list[bool], device: torch.device, *, stashed: bool = False) -> Parcel:
-        """Packs a nesting that was computed on a device."""
-        leaves, spec = tree_flatten(tree)
-        loose = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
-        return cls(loose, spec, wants_grad, mark_ready([device]), stashed)
+    def of(
+        cls, leaves: list[Any], spec: TreeSpec, wants_grad: list[bool], device: torch.device, *, stashed: bool = False
+    ) -> Parcel:
+        """Sends off what was computed on a device."""
+        return cls(leaves, spec, wants_grad, mark_ready([device]), stashed)
 
     def fetched(self, mover: Mover) -> list[Any]:
         """Brings the tensors to where they are wanted."""
-        return [mover.fetch(x, self.ready) if isinstance(x, Tensor) else x for x in self.leaves]
+        return [_fetched(x, mover, self.ready) for x in self.leaves]
 
 
 @dataclass(frozen=True)
 class Grads:
     """The gradients of one parcel, on their way back; ``None`` where there is none."""
 
-    leaves: list[Tensor | None]
+    leaves: Sequence[Tensor | Coded | None]
     ready: Ready
 
     def fetched(self, mover: Mover) -> list[Tensor | None]:
         """Brings the gradients to where they are wanted."""
-        return [None if x is None else mover.fetch(x, self.ready) for x in self.leaves]
+        return [_fetched(x, mover, self.ready) for x in self.leaves]
 
 
 def can_have_grad(value: Any) -> bool:

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from thinpipe.errors import MoveError
 from thinpipe.runtime.crew import Crew
+from thinpipe.runtime.crossing import CodecChoice, Crossing, Flow, crossings, verify_choice
+from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.randomness import DrawingHabits
 from thinpipe.runtime.step import Step, Team
 from thinpipe.runtime.worker import Station
@@ -50,8 +52,9 @@ class Pipe(nn.Module):
             ``except_last``. In evaluation none are.
         deferred_batch_norm: whether BatchNorm moves its running statistics once a batch, as one device would, instead
             of once a micro-batch. Default: ``False``.
-        codec: how activations are packed at the cuts. Only ``None``, as they are, in this version.
-        grad_codec: how gradients are packed at the cuts. Only ``None``, as they are, in this version.
+        codec: how activations are packed at the cuts, in evaluation too: a codec's text, as ``block:4``, or a mapping
+            from the number of a cut to one; cut 0 is between stages 0 and 1. Default: not at all.
+        grad_codec: how gradients are packed, likewise. Default: not at all.
 
     Raises:
         SplitError: the module cannot be cut.
@@ -59,6 +62,7 @@ class Pipe(nn.Module):
         DeviceError: there are too few devices.
         SharedStateError: two stages share a parameter or a buffer.
         SkipError: skips do not pair up.
+        SpecError: there is no such codec.
     """
 
     def __init__(
@@ -70,8 +74,8 @@ class Pipe(nn.Module):
         chunks: int = 1,
         checkpoint: str = "except_last",
         deferred_batch_norm: bool = False,
-        codec: None = None,
-        grad_codec: None = None,
+        codec: CodecChoice = None,
+        grad_codec: CodecChoice = None,
     ) -> None:
         super().__init__()
         verify_sequential(module)
@@ -81,13 +85,15 @@ class Pipe(nn.Module):
             raise ValueError(f"number of chunks must be positive integer, got {chunks}")
         if self.checkpoint not in CHECKPOINT_MODES:
             raise ValueError(f"checkpoint is not one of 'always', 'except_last', or 'never', got {checkpoint!r}")
-        if codec is not None or grad_codec is not None:
-            raise ValueError("this version sends tensors as they are; leave codec and grad_codec None")
+        self.codec, self.grad_codec = codec, grad_codec
+        verify_choice(codec)
+        verify_choice(grad_codec)
         if deferred_batch_norm:
             defer_batch_norm(module)
         self.training = module.training
         self._register(module)
         self._team: Team | None = None
+        self._crossings: dict[Edge, Crossing] = {}
         self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
         self.devices = _devices(devices, self.balance, len(module))
         if self.balance is not None:
@@ -120,9 +126,9 @@ class Pipe(nn.Module):
             self._team.crew.dismiss()
         self.balance = balance
         self.devices = self.devices[: len(balance)]
-        self._team = Team(
-            [Station(stage) for stage in stages], DrawingHabits(len(stages)), Crew(len(stages)), threading.Lock()
-        )
+        self._crossings = crossings(stages, self.codec, self.grad_codec)
+        stations = [Station(stage, self._crossings) for stage in stages]
+        self._team = Team(stations, DrawingHabits(len(stages)), Crew(len(stages)), threading.Lock())
         return self._team
 
     def rebalance(self, sample: Any, *, timeout: float = 1.0) -> list[int]:
@@ -216,6 +222,31 @@ class Pipe(nn.Module):
         randomness.settle(recomputes=bool(recomputed))
         return output
 
+    # -- what crosses the cuts ---------------------------------------------------------------------------------------
+
+    def traffic(self) -> list[tuple[Flow, Flow]]:
+        """Tells for each cut what crossed it so far, forward and backward; a skip counts where it leaves."""
+        flows = [(Flow(), Flow()) for _ in self.partitions[1:]]
+        for edge, crossing in self._crossings.items():
+            for total, lane in zip(flows[edge.source], (crossing.there, crossing.back), strict=True):
+                total.packed += lane.flow.packed
+                total.raw += lane.flow.raw
+        return flows
+
+    def codec_state_dict(self) -> dict[str, Any]:
+        """Returns what the codecs remember from one batch to the next, to be saved beside ``state_dict``."""
+        return {
+            f"{k}.{key}": value
+            for k, crossing in enumerate(self._crossings.values())
+            for key, value in crossing.state_dict().items()
+        }
+
+    def load_codec_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what the codecs of a pipe with the same cuts remembered."""
+        for k, crossing in enumerate(self._crossings.values()):
+            own = f"{k}."
+            crossing.load_state_dict({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
+
     # -- like the nn.Sequential it was made of -----------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -253,12 +284,15 @@ class Pipe(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state["_team"] = None
+        state["_crossings"] = self.codec_state_dict()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        remembered = state.pop("_crossings")
+        super().__setstate__({**state, "_crossings": {}})  # type: ignore[no-untyped-call]
         if self.balance is not None:
             self._assemble(self.balance)
+            self.load_codec_state_dict(remembered)
 
 
 def _move_error() -> MoveError:

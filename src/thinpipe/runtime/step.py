@@ -170,7 +170,7 @@ class Step:
         home = [Mover(leaf.value.device) if wants else None for leaf, wants in leaves]
         micro_grads = [
             [
-                None if mover is None or grad is None else mover.fetch(grad, grads.ready)
+                mover.fetch(grad, grads.ready) if mover is not None and isinstance(grad, Tensor) else None
                 for grad, mover in zip(grads.leaves, home, strict=True)
             ]
             for grads in arrived

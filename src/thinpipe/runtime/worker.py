@@ -10,21 +10,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils._pytree import TreeSpec, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from thinpipe.errors import RecomputeError, SkipUseError
 from thinpipe.links import Closed, LocalLink
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.buffers import BufferGuard, Snapshot
+from thinpipe.runtime.crossing import AS_IT_IS, Crossing
 from thinpipe.runtime.parameters import Aliases
-from thinpipe.runtime.parcel import Grads, Parcel, can_have_grad, edges_into, edges_out_of
+from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, can_have_grad, edges_into, edges_out_of
 from thinpipe.runtime.randomness import Randomness
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.schedule import Action, Kind
@@ -33,6 +34,7 @@ from thinpipe.stages.skip import SkipStore, skips_in
 from thinpipe.stages.split import Stage
 
 Link: TypeAlias = LocalLink[Any]
+_Place: TypeAlias = tuple[Any, ...]
 
 
 class _Loose(torch.autograd.Function):
@@ -51,10 +53,12 @@ class _Loose(torch.autograd.Function):
 class Inputs:
     """What a stage received of one micro-batch, on its own device: one entry an edge, that of the stage before first.
 
-    ``stashed`` says that the stage before also stashed what it passed on.
+    ``came_as`` is what each leaf was before it was decoded. ``stashed`` says that the stage before also stashed what it
+    passed on.
     """
 
     leaves: list[list[Any]]
+    came_as: list[list[Coded | str]]
     specs: list[TreeSpec]
     wants_grad: list[list[bool]]
     stashed: bool
@@ -77,10 +81,16 @@ class Kept:
 
 
 class Station:
-    """What a stage has for the life of the pipe: streams for its copies, and a memory of what it was seen to do."""
+    """What a stage has for the life of the pipe: streams for its copies, and a memory of what it was seen to do.
 
-    def __init__(self, stage: Stage) -> None:
+    Args:
+        stage: the stage.
+        crossings: the codecs of the edges between stages.
+    """
+
+    def __init__(self, stage: Stage, crossings: Mapping[Edge, Crossing]) -> None:
         self.stage = stage
+        self.crossings = crossings
         self.mover = Mover(stage.device)
         self.buffers = BufferGuard(stage.module)
         self.changes_inputs: bool | None = None
@@ -121,6 +131,9 @@ class Worker:
         self._outs = edges_out_of(self.stage)
         self._kept: dict[int, Kept] = {}
         self._graphs: dict[int, Graph] = {}
+        # What carried the activations whose gradients are packed alike.
+        self._carriers: dict[int, list[list[Coded | None]]] = {}
+        self._untouched: dict[_Place, Coded | str] = {}
         # For which leaves a gradient was asked: one comes back for exactly the edges that have any.
         self._asked: dict[int, list[list[bool]]] = {}
 
@@ -177,26 +190,40 @@ class Worker:
 
     def _receive(self, i: int, link: Link) -> Inputs:
         parcels = [link.receive((edge, i)) for edge in self._ins]
+        self._carriers[i] = [self._carriers_of(edge, parcel) for edge, parcel in zip(self._ins, parcels, strict=True)]
         return Inputs(
             leaves=[parcel.fetched(self._station.mover) for parcel in parcels],
+            came_as=[[x if isinstance(x, Coded) else AS_IT_IS for x in parcel.leaves] for parcel in parcels],
             specs=[parcel.spec for parcel in parcels],
             wants_grad=[parcel.wants_grad for parcel in parcels],
             stashed=parcels[0].stashed,
         )
+
+    def _carriers_of(self, edge: Edge, parcel: Parcel) -> list[Coded | None]:
+        """Lists what carried each leaf, as far as the codec of its gradient asks for it."""
+        crossing = self._station.crossings.get(edge)
+        return [x if crossing is not None and crossing.follows(k, x) else None for k, x in enumerate(parcel.leaves)]
 
     def _compute(self, leaves: list[list[Any]], inputs: Inputs, *, grad: bool) -> list[Any]:
         """Runs the layers on what stands for the inputs' leaves; returns the nesting that goes out on each edge."""
         trees = [tree_unflatten(values, spec) for values, spec in zip(leaves, inputs.specs, strict=True)]
         skips = {edge.skip: tree for edge, tree in zip(self._ins[1:], trees[1:], strict=True) if edge.skip is not None}
         store = SkipStore(skips)
-        versions = _versions(leaves[0])
+        versions = [_versions(values) for values in leaves]
         with self._ambient.computing(grad=grad), skips_in(store):
             value = self.stage.module(trees[0])
-        if inputs.stashed and versions != _versions(leaves[0]):
+        changed = [before != _versions(values) for before, values in zip(versions, leaves, strict=True)]
+        if inputs.stashed and changed[0]:
             raise SkipUseError(
                 f"{self.stage} changes its input in place, but the stage before it stashed that same tensor as a skip; "
                 "use inplace=False in its first layer"
             )
+        self._untouched = {
+            _place(x): came_as
+            for values, origins, touched in zip(leaves, inputs.came_as, changed, strict=True)
+            for x, came_as in zip(values, origins, strict=True)
+            if isinstance(x, Tensor) and not touched
+        }
         return [value, *(store.stashed[edge.skip] for edge in self._outs if edge.skip is not None)]
 
     def _build(self, inputs: Inputs) -> tuple[Graph, list[Any]]:
@@ -234,7 +261,8 @@ class Worker:
                 f"{self.stage} changed its input in place, which it had left alone so far, too late to recompute this "
                 "batch; run the step again"
             )
-        self._kept[i] = Kept(inputs, snapshot)
+        # A recomputation sends nothing on.
+        self._kept[i] = Kept(replace(inputs, came_as=[[AS_IT_IS] * len(values) for values in inputs.leaves]), snapshot)
         return outputs
 
     def _recompute(self, i: int) -> None:
@@ -262,9 +290,11 @@ class Worker:
         graph = self._graphs.get(i)
         if not keep_graph or i in self._kept:
             self._graphs.pop(i, None)
+        carriers = self._carriers[i]
         if not keep_graph:
             self._kept.pop(i, None)
             self._asked.pop(i)
+            self._carriers.pop(i)
         if graph is None:
             return
         pairs = [
@@ -276,15 +306,26 @@ class Worker:
         if pairs:
             edges, grads = zip(*pairs, strict=True)
             torch.autograd.backward(edges, grads, retain_graph=keep_graph)
-        for edge, leaves in zip(self._ins, graph.leaves, strict=True):
+        for edge, leaves, carried in zip(self._ins, graph.leaves, carriers, strict=True):
             if any(map(_is_leaf_of_graph, leaves)):
-                ready = mark_ready([self.stage.device])
-                link.send((edge, i), Grads([_take_grad(x) for x in leaves], ready))
+                own = [_take_grad(x) for x in leaves]
+                crossing = self._station.crossings.get(edge)
+                packed = own if crossing is None else crossing.pack_grads(own, carried)
+                link.send((edge, i), Grads(packed, mark_ready([self.stage.device])))
 
     def _send(self, i: int, outputs: list[Any], asked: list[list[bool]], link: Link) -> None:
         apart, shared = _apart(outputs) if len(outputs) > 1 else (outputs, False)
+        origins, self._untouched = self._untouched, {}
         for edge, tree, wants in zip(self._outs, apart, asked, strict=True):
-            link.send((edge, i), Parcel.of(tree, wants, self.stage.device, stashed=shared and edge.skip is None))
+            leaves, spec = tree_flatten(tree)
+            leaves = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
+            stashed = shared and edge.skip is None
+            crossing = self._station.crossings.get(edge)
+            if crossing is not None:
+                leaves = crossing.pack(leaves, [origins.get(_place(x)) for x in leaves])
+                # What is decoded from a packet is the receiver's alone.
+                stashed &= any(isinstance(x, Tensor) for x in leaves)
+            link.send((edge, i), Parcel.of(leaves, spec, wants, self.stage.device, stashed=stashed))
 
 
 def _is_leaf_of_graph(value: Any) -> bool:
@@ -296,6 +337,13 @@ def _take_grad(value: Any) -> Tensor | None:
         return None
     grad, value.grad = value.grad, None
     return grad  # type: ignore[no-any-return]
+
+
+def _place(value: Any) -> _Place:
+    """Tells where a tensor lies and how: two with the same place are the same tensor."""
+    if not isinstance(value, Tensor) or not value.numel():
+        return (None,)
+    return (value.data_ptr(), value.shape, value.stride(), value.dtype)
 
 
 def _copied(value: Any) -> Any:

@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -78,6 +78,29 @@ def cpu_kernels() -> Kernels:
         blocks_decode=cpu_blocks.blocks_decode,
         hadamard_encode=cpu_blocks.hadamard_encode,
         hadamard_decode=cpu_blocks.hadamard_decode,
+    )
+
+
+@cache
+def gpu_kernels() -> Kernels:
+    """Loads the kernels that triton compiles; what it has none for is the reference's.
+
+    They are not picked by themselves: they have run in triton's interpreter only, and on no GPU.
+    """
+    from thinpipe.kernels import gpu, gpu_blocks
+
+    return replace(
+        REFERENCE,
+        name="gpu",
+        extent=gpu.extent,
+        affine=gpu.affine,
+        lookup=gpu.lookup,
+        buckets=gpu.buckets,
+        nearest=gpu.nearest,
+        blocks_encode=gpu_blocks.blocks_encode,
+        blocks_decode=gpu_blocks.blocks_decode,
+        hadamard_encode=gpu_blocks.hadamard_encode,
+        hadamard_decode=gpu_blocks.hadamard_decode,
     )
 
 

@@ -1,0 +1,87 @@
+"""Compares triton's kernels with the reference, byte for byte, and prints one JSON object: differences by case.
+
+Run as ``python triton_cases.py cpu``, with TRITON_INTERPRET=1, or as ``python triton_cases.py cuda`` on a GPU. It is a
+process of its own, because triton decides when it is imported whether it interprets.
+"""
+
+import json
+import sys
+import warnings
+
+import torch
+
+from thinpipe.kernels import REFERENCE, gpu_kernels
+from thinpipe.kernels.reference import gaussian_levels
+
+SIZES = (1, 300, 2049)
+WIDTHS = (1, 3, 4, 8, 14)
+
+
+def tensors(device):
+    """Makes tensors of every kind that has given trouble."""
+    torch.manual_seed(0)
+    for size in SIZES:
+        plain = torch.randn(size)
+        spoilt = plain.clone()
+        spoilt[size // 2] = torch.nan
+        endless = plain.clone()
+        endless[size // 3] = -torch.inf
+        kinds = {
+            "plain": plain,
+            "relu": plain.relu(),
+            "constant": torch.full((size,), 1.1),
+            "zero": torch.zeros(size),
+            "offset": plain * 1e-3 + 1000,
+            "huge": plain.clamp(-3, 3) * 1.1e38,
+            "tiny": plain * 1e-38,
+            "nan": spoilt,
+            "inf": endless,
+        }
+        for kind, x in kinds.items():
+            yield f"{kind} {size}", x.to(device)
+
+
+def differences(ours, theirs):
+    pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
+    return sum(
+        int((a.contiguous().view(torch.uint8) != b.contiguous().view(torch.uint8)).sum())
+        if a.shape == b.shape and a.dtype == b.dtype
+        else 10**9
+        for a, b in pairs
+    )
+
+
+def compare(device):
+    """Runs every kernel on every tensor."""
+    ours, found = gpu_kernels(), {}
+
+    def case(name, kernel, *arguments):
+        result = getattr(REFERENCE, kernel)(*arguments)
+        found[f"{kernel} {name}"] = differences(getattr(ours, kernel)(*arguments), result)
+        return result
+
+    for name, x in tensors(device):
+        low, high = case(name, "extent", x).unbind()
+        for bits in WIDTHS:
+            step = (high.double() - low.double()) / (2**bits - 1)
+            scale = torch.where(step > 0, (2 / step).clamp(max=3e38), 0.0).float()
+            packed = case(f"{name} bits {bits}", "affine", x, low, scale, bits, None)
+            case(f"{name} bits {bits}", "lookup", packed, torch.randn(2**bits, device=device), x.numel(), bits)
+            blocks = case(f"{name} bits {bits}", "blocks_encode", x, bits, 32, None)
+            case(f"{name} bits {bits}", "blocks_decode", *blocks, x.numel(), bits, 32)
+        case(f"{name} dice", "affine", x, low, torch.full_like(low, 40.0), 4, 5)
+        case(f"{name} dice", "blocks_encode", x, 4, 128, 5)
+        lows = torch.where(low.isnan(), low, torch.stack([low, high - (high - low) / 2, high, high]))
+        case(name, "buckets", x, lows, torch.full_like(lows, 50.0), 6, 2)
+        case(name, "nearest", torch.nan_to_num(x), torch.tensor([-1.0, 0.0, 1.0], device=device), 2)
+        for bits in (1, 4):
+            levels = torch.tensor(gaussian_levels(bits), device=device)
+            borders = (levels[1:] + levels[:-1]) / 2
+            turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, 64, 0.5)
+            case(f"{name} bits {bits}", "hadamard_decode", *turned, levels, x.numel(), 64)
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # the interpreter's numpy tells of overflows that are meant
+    sys.stdout.write(json.dumps(compare(torch.device(sys.argv[1]))))

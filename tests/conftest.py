@@ -1,7 +1,19 @@
 """Every test starts from the same seed and one intra-op thread: two cores are shared by the stages' threads."""
 
-import pytest
-import torch
+import hashlib
+import os
+from pathlib import Path
+
+# numba keeps compiled kernels beside their sources and compiles anew when a source changes, but not when a function
+# that was inlined from another file does. A folder for each state of the sources cannot be out of date. Set before
+# numba is imported, and inherited by the tests' own processes.
+_ROOT = Path(__file__).parents[1]
+_SOURCES = sorted((_ROOT / "src/thinpipe/kernels").glob("*.py"))
+_STATE = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_ROOT / ".pytest_cache" / f"numba-{_STATE}"))
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

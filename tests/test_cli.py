@@ -37,11 +37,13 @@ def test_the_console_script_is_installed():
     assert done.stdout.strip() == thinpipe.__version__
 
 
-def test_the_demo_trains_the_same_network_cut_and_uncut():
+def test_the_demo_trains_the_same_network_cut_and_uncut_and_shows_what_codecs_send():
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     result = run("demo", "--epochs", "1")
     assert result.exit_code == 0, result.output
     assert "the same network" in result.output and "NOT" not in result.output
+    shares = [float(line.split("│")[3].strip(" %")) for line in result.output.splitlines() if "MB" in line]
+    assert shares == sorted(shares, reverse=True) and shares[0] == 100.0 and shares[-1] < 5.0
 
 
 def test_the_bench_ends_with_one_json_object_and_records_it(tmp_path):

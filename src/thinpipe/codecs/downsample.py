@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from thinpipe.codecs.coder import Coder, Wrapper, restored, working_dtype
+from thinpipe.codecs.coder import Coder, Wrapper, working_dtype
 
 
 class Downsample(Wrapper):
@@ -40,7 +40,7 @@ class Downsample(Wrapper):
         image = functional.interpolate(small, _image_shape(shape)[2:], mode="bilinear", align_corners=False)
         if len(shape) == 3:
             image = image.view(shape[0], shape[2], shape[1]).transpose(1, 2)
-        return restored(image.reshape(shape), shape, dtype)
+        return image.reshape(shape).to(dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return self.inner.sizes(self._small(shape), dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinpipe.codecs.coder import Coder, Wrapper
+from thinpipe.codecs.coder import Coder, Wrapper, working_dtype
 
 _SHAPES = 4
 """The last batch of an epoch has another shape than the rest; more than a few are not worth their memory."""
@@ -33,9 +33,11 @@ class ErrorFeedback(Wrapper):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         shape = tuple(x.shape)
-        wanted = x + self._errors[shape].to(x) if shape in self._errors else x
-        sections = self.inner.pack(wanted.contiguous())
-        error = wanted - self.inner.unpack(sections, x.shape, x.dtype)
+        wanted = x.to(working_dtype(x.dtype))
+        if shape in self._errors:
+            wanted = wanted + self._errors[shape].to(wanted)
+        sections = self.inner.pack(wanted.to(x.dtype).contiguous())
+        error = wanted - self.inner.unpack(sections, x.shape, x.dtype).to(wanted)
         # A value that is not finite spoils one tensor, not all that follow.
         self._errors.pop(shape, None)
         self._errors[shape] = torch.where(torch.isfinite(error), error, torch.zeros_like(error))

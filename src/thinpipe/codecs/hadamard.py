@@ -68,14 +68,14 @@ def _gaussian(bits: int, device: torch.device) -> tuple[Tensor, Tensor, float]:
     """
     levels = torch.tensor(gaussian_levels(bits), dtype=torch.float64)
     borders = (levels[1:] + levels[:-1]) / 2
-    distortion = 1 - float((_weights(borders) * levels**2).sum())
+    weights, moments = _between(borders)
+    distortion = 1 + float((weights * levels**2 - 2 * moments * levels).sum())
     plain = 1 / (12 * (2**bits - 1) ** 2 * distortion)
     return levels.float().to(device), borders.float().to(device), plain
 
 
-def _weights(borders: Tensor) -> Tensor:
-    """Tells how much of a Gaussian lies between each two borders."""
-    ends = torch.cat(
-        [torch.zeros(1, dtype=torch.float64), torch.special.ndtr(borders), torch.ones(1, dtype=torch.float64)]
-    )
-    return ends.diff()
+def _between(borders: Tensor) -> tuple[Tensor, Tensor]:
+    """Tells how much of a Gaussian lies between each two borders, and its first moment there."""
+    end = borders.new_full((1,), torch.inf)
+    ends = torch.cat([-end, borders, end])
+    return torch.special.ndtr(ends).diff(), -(torch.exp(-ends.square() / 2) / (2 * torch.pi) ** 0.5).diff()

@@ -20,8 +20,9 @@ from thinpipe.kernels.planes import MOST_BITS, packed_size
 
 
 def _low_bits(k: int, n: int) -> int:
-    """Chooses how many low bits are packed as they are."""
-    return min(MOST_BITS, max(0, (n // k).bit_length() - 1)) if k else 0
+    """Chooses how many low bits are packed as they are; none where a plain bitmap is as short."""
+    low = min(MOST_BITS, max(0, (n // k).bit_length() - 1)) if k else 0
+    return low if k * (low + 1) + -(-n // 2**low) < n else 0
 
 
 def _row_length(k: int, n: int) -> int:

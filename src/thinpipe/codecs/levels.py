@@ -110,14 +110,27 @@ class KMeans(Coder):
         values = _middles(used).nan_to_num()
         known = torch.cat([torch.zeros(1, dtype=torch.float64), weights.cumsum(0)])
         sums = torch.cat([torch.zeros(1, dtype=torch.float64), (weights * values).cumsum(0)])
-        quantiles = (torch.arange(2**self.bits, dtype=torch.float64) + 0.5) / 2**self.bits
-        centres = values[torch.searchsorted(known[1:], quantiles * known[-1]).clamp(max=used.numel() - 1)]
+        centres = values[self._first(weights, values)]
         for _ in range(self._rounds):
             edges = torch.searchsorted(values, (centres[1:] + centres[:-1]) / 2)
             cuts = torch.cat([torch.zeros(1, dtype=torch.int64), edges, torch.tensor([used.numel()])])
             weight, total = known[cuts].diff(), sums[cuts].diff()
             centres = torch.where(weight > 0, total / weight, centres)
         return torch.maximum(torch.minimum(centres, ends[1].double()), ends[0].double()).float()
+
+    def _first(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Chooses the values where centres begin: all, if there are so few.
+
+        Else as dense as the cube root of the density of values, where they end if they are many (Panter and Dite).
+        """
+        places = torch.arange(2**self.bits)
+        last = values.numel() - 1
+        if last < 2**self.bits:
+            return places.clamp(max=last)
+        gaps = values.diff()
+        widths = torch.cat([gaps[:1], gaps]) + torch.cat([gaps, gaps[-1:]])
+        upto = (weights * widths.square()).pow(1 / 3).cumsum(0)
+        return torch.searchsorted(upto, (places + 0.5) / 2**self.bits * upto[-1]).clamp(max=last)
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         table = from_bytes(sections[0], torch.float32)

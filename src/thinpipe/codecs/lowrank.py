@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import frexp, isfinite, ldexp
 from typing import Any
 
 import torch
@@ -43,8 +44,12 @@ class LowRank(Wrapper):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         matrices = x.to(working_dtype(x.dtype)).reshape(self.matrices(x.shape))
-        if bool(torch.isfinite(matrices).all()):
-            left, right = self.factors(matrices)
+        peak = float(matrices.abs().amax())
+        if isfinite(peak):
+            # A power of two rounds nothing; without it the squares of great and small values leave their type's range.
+            unit = ldexp(1.0, frexp(peak)[1]) if peak else 1.0
+            left, right = self.factors(matrices / unit)
+            right = right * unit
         else:
             left, right = (matrices.new_full(shape, torch.nan) for shape in self._shapes(x.shape))
         return [*self.inner.pack(left.contiguous()), *self.inner.pack(right.contiguous())]

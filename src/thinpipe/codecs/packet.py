@@ -143,7 +143,7 @@ class Packet:
             raise PacketError("the packet was damaged on its way: its checksum is wrong")
         order = tuple(message[start - spec_length - dims : start - spec_length])
         spec = message[start - spec_length : start]
-        if sorted(order) != list(range(dims)) or not spec.isascii() or prod(shape) >= 2**60:
+        if sorted(order) != list(range(dims)) or not spec.isascii() or prod(max(1, size) for size in shape) >= 2**60:
             raise PacketError(f"a packet of an impossible tensor: shape {shape}, order {order}, codec {bytes(spec)!r}")
         return cls(spec.decode("ascii"), DTYPES[number], torch.Size(shape), order, _cut(message, start, lengths))
 

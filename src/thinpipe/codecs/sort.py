@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes, working, working_dtype
-from thinpipe.codecs.uniform import grid_scale
+from thinpipe.codecs.uniform import grid_scale, grid_step, grid_values
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
 
@@ -44,7 +44,7 @@ class Sort(Coder):
         kernels = kernels_for(x.device, flat.dtype)
         ranks = _ends(flat.numel(), 2**self.split_bits)
         lows, highs = kernels.order_statistics(flat, ranks).view(2, -1)
-        steps = ((highs.double() - lows.double()) / (2**self.value_bits - 1)).to(flat.dtype)
+        steps = grid_step(lows.double(), highs.double(), 2**self.value_bits - 1, flat.dtype)
         # Values that are not finite sort to the ends.
         finite = torch.isfinite(lows[0]) & torch.isfinite(highs[-1])
         lows, steps = torch.where(finite, lows, torch.nan), torch.where(finite, steps, torch.nan)
@@ -54,7 +54,7 @@ class Sort(Coder):
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         lows, steps = from_bytes(sections[0], working_dtype(dtype)).view(-1, 2).unbind(1)
         places = torch.arange(2**self.value_bits, dtype=lows.dtype, device=lows.device)
-        table = (lows[:, None] + places * steps[:, None]).reshape(-1)
+        table = grid_values(lows[:, None], steps[:, None], places).reshape(-1)
         kernels = kernels_for(lows.device, lows.dtype)
         bits = self.value_bits + self.split_bits
         return restored(kernels.lookup(sections[1], table, shape.numel(), bits), shape, dtype)

@@ -8,10 +8,10 @@ from math import floor
 import torch
 from torch import Tensor
 
-from thinpipe.codecs.coder import Coder, Wrapper
+from thinpipe.codecs.coder import Coder, Wrapper, working
 from thinpipe.codecs.indices import index_sizes, pack_indices, unpack_indices
 from thinpipe.codecs.packet import Packet
-from thinpipe.errors import CodecError
+from thinpipe.errors import CodecError, PacketError
 from thinpipe.kernels import kernels_for
 
 
@@ -31,7 +31,7 @@ class TopK(Wrapper):
         self._own = own
 
     def __str__(self) -> str:
-        text = f"topk:{self.share:g}{',own' * self._own}"
+        text = f"topk:{_written(self.share)}{',own' * self._own}"
         return text if str(self.inner) == "none" else f"{text}|{self.inner}"
 
     def count(self, n: int) -> int:
@@ -45,8 +45,7 @@ class TopK(Wrapper):
 
     def _indices(self, flat: Tensor) -> Tensor:
         n, k = flat.numel(), self.count(flat.numel())
-        magnitude = flat.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-        magnitude = magnitude if flat.dtype == torch.float64 else magnitude.to(torch.float32)
+        magnitude = working(flat).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
         least = kernels_for(flat.device, magnitude.dtype).order_statistics(magnitude, [n - k])
         above = magnitude > least
         level = magnitude == least
@@ -66,10 +65,12 @@ class TopK(Wrapper):
 
     def for_gradient_of(self, packet: Packet) -> Coder:
         """Takes the elements that the packet chose, if it chose the same share."""
-        same = packet.spec.split("|")[0] == f"topk:{self.share:g}" and packet.dtype.is_floating_point
+        same = packet.spec.split("|")[0] == f"topk:{_written(self.share)}" and packet.dtype.is_floating_point
         if self._own or not same or not packet.shape.numel():
             return self
-        return Masked(list(packet.sections[:2]), self.count(packet.shape.numel()), packet.order, self.inner)
+        return Masked(
+            list(packet.sections[:2]), self.count(packet.shape.numel()), packet.shape, packet.order, self.inner
+        )
 
 
 class Masked(Wrapper):
@@ -78,28 +79,35 @@ class Masked(Wrapper):
     Args:
         indices: the activation's two sections of indices.
         count: how many there are.
+        shape: of the activation, and so of its gradient.
         order: the activation's memory order, which the indices count in.
         inner: for the values.
     """
 
     shaped = True
 
-    def __init__(self, indices: list[Tensor], count: int, order: tuple[int, ...], inner: Coder) -> None:
+    def __init__(
+        self, indices: list[Tensor], count: int, shape: torch.Size, order: tuple[int, ...], inner: Coder
+    ) -> None:
         super().__init__(inner)
         self._sections = indices
         self._count = count
+        self._shape = shape
         self._order = order
 
     def __str__(self) -> str:
         return "mask" if str(self.inner) == "none" else f"mask|{self.inner}"
 
     def pack(self, x: Tensor) -> list[Tensor]:
-        if x.dim() != len(self._order):
-            raise CodecError(f"a gradient of {x.dim()} dimensions for an activation of {len(self._order)}")
+        if x.shape != self._shape:
+            raise CodecError(f"a gradient of shape {tuple(x.shape)} for an activation of {tuple(self._shape)}")
         flat = x.permute(self._order).reshape(-1)
         return self.inner.pack(flat[unpack_indices(self._sections, self._count, flat.numel())])
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        # The indices are as long as the activation's shape wants: any other would read past their end.
+        if shape != self._shape:
+            raise PacketError(f"a gradient of shape {tuple(shape)} for an activation of {tuple(self._shape)}")
         indices = unpack_indices(self._sections, self._count, shape.numel())
         values = self.inner.unpack(sections, torch.Size([self._count]), dtype)
         dense = scattered(indices, values, torch.Size(shape[dim] for dim in self._order))
@@ -107,6 +115,12 @@ class Masked(Wrapper):
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return self.inner.sizes(torch.Size([self._count]), dtype)
+
+
+def _written(share: float) -> str:
+    """Writes a share so that it is read as the same number, in few digits where those do."""
+    short = f"{share:g}"
+    return short if float(short) == share else repr(share)
 
 
 def scattered(indices: Tensor, values: Tensor, shape: torch.Size) -> Tensor:

@@ -44,11 +44,12 @@ class Uniform(Coder):
         levels = 2**self.bits - 1
         if self.zero:
             low, high = low.clamp(max=0), high.clamp(min=0)
-        step = ((high - low) / levels).to(flat.dtype)
+        step = grid_step(low, high, levels, flat.dtype)
         grid = grid_scale(step)
         if self.zero:
             # The grid begins a whole number of steps below 0; that number is what is sent.
-            start = torch.where(step > 0, torch.round(-low / step.double()), low * 0)
+            most = torch.floor(torch.finfo(flat.dtype).max / step.double())
+            start = torch.where(step > 0, torch.minimum(torch.round(-low / step.double()), most), low * 0)
             low = -start * step.double()
         else:
             start = low
@@ -59,7 +60,8 @@ class Uniform(Coder):
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         start, step = from_bytes(sections[0], working_dtype(dtype)).unbind()
         codes = torch.arange(2**self.bits, dtype=start.dtype, device=start.device)
-        table = (codes - start) * step if self.zero else start + codes * step
+        # 0 is on the grid only if whole steps are counted from it.
+        table = grid_values(step * 0, step, codes - start) if self.zero else grid_values(start, step, codes)
         kernels = kernels_for(step.device, step.dtype)
         return restored(kernels.lookup(sections[1], table, shape.numel(), self.bits), shape, dtype)
 
@@ -74,6 +76,24 @@ class Uniform(Coder):
             super().load_state_dict(state)
         else:
             self._dice.load_state_dict(state)
+
+
+def grid_step(low: Tensor, high: Tensor, levels: int, dtype: torch.dtype) -> Tensor:
+    """Tells the step of a grid of so many steps from low to high, which are float64; 0 if they meet.
+
+    A finer grid than twice the least reciprocal has no finite scale. Halves cannot overflow where the difference can.
+    """
+    most = torch.finfo(dtype).max
+    step = ((high * 0.5 - low * 0.5) / levels * 2).clamp(2 / most, most)
+    return torch.where(high == low, 0.0, step).to(dtype)
+
+
+def grid_values(start: Tensor, step: Tensor, codes: Tensor) -> Tensor:
+    """Tells the values on a grid; by halves where ``codes * step`` overflows, because the range exceeds the type's."""
+    most = torch.finfo(start.dtype).max
+    values = start + codes * step
+    values = torch.where(values.isinf(), (start * 0.5 + codes * (step * 0.5)) * 2, values)
+    return values.clamp(-most, most)
 
 
 def grid_scale(step: Tensor) -> Tensor:

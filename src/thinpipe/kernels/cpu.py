@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thinpipe.kernels import reference
 from thinpipe.kernels.planes import packed_size
 from thinpipe.kernels.reference import BINS
 from thinpipe.kernels.threads import ranges, spread
@@ -319,8 +320,10 @@ def order_statistics(x: Tensor, ranks: list[int]) -> Tensor:
     """See ``reference.order_statistics``.
 
     Sorts nothing: a histogram of the keys' upper halves tells in which bin each rank lies, and histograms of the lower
-    halves in those bins tell where in it.
+    halves in those bins tell where in it. Less than half a histogram's worth of values is sorted sooner.
     """
+    if x.numel() < BINS // 2:
+        return reference.order_statistics(x, ranks)
     bits = _bits_of(x)
     wanted = np.array(ranks)
     parts = ranges(x.numel(), TILE)

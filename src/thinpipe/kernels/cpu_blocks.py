@@ -70,7 +70,7 @@ def _encode(x: Any, bits: int, group: int, seed: int, view: Any, meta: Any, out:
             step = scratch[0]
             reciprocal = one / step if step > zero else zero
             multiple = np.floor(low * reciprocal * fractions)
-            base = multiple * (step * sixteenth) * half
+            base = multiple * (step * sixteenth * half)
             scale = reciprocal * np.float32(2)
             meta[number, 0] = np.int16(step_bits)
             meta[number, 1] = np.int16(multiple)
@@ -103,13 +103,14 @@ def _decode(meta: Any, packed: Any, bits: int, group: int, out: Any, start: int,
             number = (at + first) // group
             scratch_bits[0] = np.int32(meta[number, 0]) << np.int32(16)
             step = scratch[0]
-            base = np.float32(meta[number, 1]) * (step * sixteenth)
+            half = step * np.float32(0.5)
+            base = np.float32(meta[number, 1]) * (half * sixteenth)
             if step != step:
                 for k in range(n):
                     out[at + first + k] = step
             else:
                 for k in range(n):
-                    value = base + np.float32(tile[first + k]) * step
+                    value = (base + np.float32(tile[first + k]) * half) * np.float32(2)
                     out[at + first + k] = min(max(value, -_MOST), _MOST)
 
 

@@ -25,7 +25,7 @@ def _pool(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - after a fork th
 def ranges(count: int, unit: int) -> list[tuple[int, int]]:
     """Cuts 0..count into a range for each thread that torch would use here, at multiples of the unit."""
     parts = max(1, min(torch.get_num_threads(), count // GRAIN))
-    size = -(-count // (parts * unit)) * unit
+    size = max(1, -(-count // (parts * unit))) * unit
     return [(start, min(start + size, count)) for start in range(0, count, size)]
 
 

@@ -1,0 +1,183 @@
+"""Malice: the checksum is right and the content is not. ``PacketError``, and no memory without reason."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import thinpipe
+from codec_support import SPECS, packets, refused, remade, with_checksum
+from thinpipe import Packet, codec
+from thinpipe.codecs.packet import DTYPES
+from thinpipe.errors import PacketError
+
+PACKETS = packets()
+every_packet = pytest.mark.parametrize("packet", PACKETS.values(), ids=PACKETS)
+
+
+def test_a_packet_remade_without_changes_is_the_packet():
+    for packet in PACKETS.values():
+        assert remade(packet) == bytes(packet)
+
+
+@every_packet
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 5, 9), (1000, 1000, 1000), (2**40, 2**15, 1), (2**63, 1, 1), (2**63 - 1, 2**63 - 1, 2), (2**64 - 1, 0, 0)],
+    ids=str,
+)
+def test_a_shape_that_its_bytes_cannot_fill_is_refused(packet, shape):
+    if packet.spec.startswith(("svd", "downsample")) and shape == (3, 5, 9):
+        shape = (3, 7, 9)  # factors and averages of 5 x 9 and 5 x 8 may be as many
+    refused(remade(packet, shape=shape))
+
+
+@every_packet
+def test_a_packet_of_nothing_that_has_something_is_refused(packet):
+    refused(remade(packet, shape=(0, 5, 8)))
+    refused(remade(packet, shape=(2**62, 2**62, 0), sections=[b""] * len(packet.sections)))
+
+
+@every_packet
+def test_an_order_that_is_none_is_refused(packet):
+    for order in [(0, 0, 1), (0, 1, 3), (255, 1, 2)]:
+        refused(remade(packet, order=order))
+
+
+@every_packet
+def test_sections_of_other_lengths_or_numbers_are_refused(packet):
+    sections = [bytes(section.numpy()) for section in packet.sections]
+    for k, section in enumerate(sections):
+        refused(remade(packet, sections=[*sections[:k], section + b"\0", *sections[k + 1 :]]))
+        if "zstd" not in packet.spec and section:
+            refused(remade(packet, sections=[*sections[:k], section[:-1], *sections[k + 1 :]]))
+    refused(remade(packet, sections=[*sections, b""]))
+    refused(remade(packet, sections=[]))
+    if len(sections) > 1:
+        refused(remade(packet, sections=sections[:-1]))
+
+
+@every_packet
+@pytest.mark.parametrize("number", [*range(len(DTYPES)), 17, 255])
+def test_another_type_is_refused_or_read_as_a_tensor_of_that_type(packet, number):
+    message = remade(packet, dtype=number)
+    try:
+        tensor = thinpipe.decode(Packet.from_bytes(message))
+    except PacketError:
+        return
+    assert tensor.shape == packet.shape
+    assert tensor.dtype == DTYPES[number]
+
+
+@every_packet
+def test_a_packet_of_another_codec_is_refused_by_name(packet):
+    for spec in ("bf16", "power:2"):
+        if packet.spec != spec:
+            with pytest.raises(PacketError, match="was expected"):
+                codec(spec).decode(packet)
+    for spec in ("", "blok:4", "mask", "block:4", "os.system", "x" * 1024):
+        refused(remade(packet, spec=spec))
+
+
+def test_a_header_that_claims_more_than_there_is_is_refused():
+    message = bytes(PACKETS["block:4"])
+    for at, form, numbers in ((6, "<B", (33, 255)), (8, "<H", (1025, 65535)), (10, "<H", (0, 256, 65535))):
+        for number in numbers:
+            damaged = bytearray(message)
+            struct.pack_into(form, damaged, at, number)
+            refused(with_checksum(damaged))
+    for number in (2**32, 2**63, 2**64 - 1):
+        damaged = bytearray(message)
+        struct.pack_into("<Q", damaged, 16, number)
+        refused(with_checksum(damaged))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        b"",
+        b"\x02",
+        b"\x00",
+        b"\x01",
+        b"\x01garbage",
+        b"\x01\x28\xb5\x2f\xfd",
+        b"\x01\x28\xb5\x2f\xfd\xe0" + b"\xff" * 8,
+    ],
+)
+def test_a_compressed_section_that_is_none_or_claims_too_much_is_refused(section):
+    packet = codec("none|zstd").encode(torch.zeros(1000))
+    refused(remade(packet, sections=[section]))
+
+
+def test_a_bomb_is_refused_before_it_goes_off():
+    """Ten kilobytes of frame hold a hundred megabytes, in a packet that wants four kilobytes."""
+    zstandard = pytest.importorskip("zstandard")
+    packet = codec("none|zstd").encode(torch.zeros(1000))
+    bomb = b"\x01" + zstandard.ZstdCompressor(level=19).compress(bytes(10**8))
+    assert len(bomb) < 20_000
+    refused(remade(packet, sections=[bomb[:4000]]))
+    refused(remade(packet, sections=[bomb]))
+    streamed = zstandard.ZstdCompressor(level=19, write_content_size=False).compress(bytes(4000))
+    refused(remade(packet, sections=[b"\x01" + streamed]))
+
+
+@pytest.mark.parametrize("spec", ["topk:0.1", "topk:0.7", "topk:0.1|uniform:8"])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_indices_out_of_order_out_of_range_or_of_another_number_are_refused(spec, data):
+    n = data.draw(st.integers(2, 300))
+    packet = codec(spec).encode(torch.randn(n))
+    sections = [bytearray(section.numpy().tobytes()) for section in packet.sections]
+    k = data.draw(st.sampled_from([part for part in (0, 1) if sections[part]]))
+    sections[k][:] = data.draw(st.binary(min_size=len(sections[k]), max_size=len(sections[k])))
+    try:
+        tensor = thinpipe.decode(Packet.from_bytes(remade(packet, sections=sections)))
+    except PacketError:
+        return
+    assert tensor.count_nonzero() <= codec(spec).coder.count(n)
+
+
+HOSTILE = """
+import resource, sys, torch, thinpipe
+from codec_support import remade
+from thinpipe.errors import PacketError
+
+packets = [thinpipe.codec(spec).encode(torch.zeros(3, 5, 8)) for spec in sys.argv[1:]]
+for packet in packets:
+    thinpipe.decode(packet)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 2**27
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+refused = 0
+for packet in packets:
+    for shape in [(30000, 1000, 20), (2**59,), (1, 2**40, 1), (2**20, 2**20, 1)]:
+        for sections in (None, [b""] * len(packet.sections), [bytes(100)] * len(packet.sections)):
+            changes = {} if sections is None else {"sections": sections}
+            try:
+                thinpipe.decode(thinpipe.Packet.from_bytes(remade(packet, shape=shape, **changes)))
+            except PacketError:
+                refused += 1
+assert refused == 12 * len(packets), refused
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory the way Linux does")
+def test_a_small_message_cannot_ask_for_much_memory():
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
+    specs = [spec for spec in SPECS if spec != "topk:0.5|topk:0.5|block:4"]
+    result = subprocess.run(
+        [sys.executable, "-c", HOSTILE, *specs],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]

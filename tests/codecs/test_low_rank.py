@@ -1,0 +1,111 @@
+"""``power`` and ``svd``: exact at full rank, near the best below it, warm where it has seen the like."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from codec_support import TEMPERS, crossed, tensors
+from thinpipe import codec
+
+# Log-normal values of sigma 3 span more than float32 resolves relative to their greatest.
+ordinary = [temper for temper in TEMPERS if temper not in ("huge", "log-normal", "subnormal")]
+
+
+def loss(x, y):
+    return ((x.double() - y.double()).square().sum() / x.double().square().sum()).item()
+
+
+def best_loss(x, rank):
+    singular = torch.linalg.svdvals(x.double())
+    return (singular[..., rank:].square().sum() / singular.square().sum()).item()
+
+
+def decaying(*shape):
+    """Matrices whose singular values decay, as those of activations do."""
+    u, s, v = torch.linalg.svd(torch.randn(*shape), full_matrices=False)
+    return (u * (torch.arange(1, s.shape[-1] + 1) ** -0.8)) @ v
+
+
+@pytest.mark.parametrize("spec", ["power:4096", "svd:4096"])
+@settings(deadline=None, max_examples=40)
+@given(x=tensors(tempers=ordinary))
+def test_full_rank_is_exact_to_rounding(spec, x):
+    y = crossed(spec, x)
+    if x.numel():
+        work = torch.float64 if x.dtype == torch.float64 else torch.float32
+        slack = 200 * torch.finfo(work).eps + torch.finfo(x.dtype).eps
+        assert (y.double() - x.double()).abs().max() <= slack * x.double().abs().max()
+
+
+@pytest.mark.parametrize("shape", [(4, 12, 20), (2, 3, 40, 64), (64, 40), (3, 50, 50)], ids=str)
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_svd_is_near_the_best_of_its_rank(shape, rank):
+    for x in (torch.randn(*shape), decaying(*shape)):
+        assert loss(x, crossed(f"svd:{rank}", x)) <= 1.05 * best_loss(x, rank) + 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1.0, 1e12, 1e30])
+@pytest.mark.parametrize("spec", ["power:3", "svd:3"])
+def test_the_scale_of_a_matrix_does_not_matter(spec, scale):
+    """Power iteration squares values: those of 1e-30 vanished in it, and those of 1e30 became infinities."""
+    x = decaying(2, 30, 40)
+    assert loss(x * scale, crossed(spec, x * scale)) == pytest.approx(loss(x, crossed(spec, x)), rel=1e-3)
+
+
+def test_power_gets_better_with_every_matrix_that_is_alike():
+    x = decaying(4, 32, 100)
+    a = codec("power:3")
+    losses = [loss(x, a.decode(a.encode(x))) for _ in range(12)]
+    assert losses[-1] < losses[0]
+    assert losses[-1] <= 1.02 * best_loss(x, 3)
+    assert losses[0] <= 1.3 * best_loss(x, 3)
+
+
+def test_power_takes_any_size_of_batch_after_any_other():
+    a = codec("power:3")
+    for batch in (8, 5, 1, 16, 8):
+        x = torch.randn(batch, 16, 4, 6)
+        assert a.decode(a.encode(x)).shape == x.shape
+    whole = torch.randn(1, 3, 40).expand(4, 3, 40)
+    b = codec("power:1")
+    b.encode(whole)
+    warm = loss(whole[:3], b.decode(b.encode(whole[:3])))
+    cold = loss(whole[:3], codec("power:1").decode(codec("power:1").encode(whole[:3])))
+    assert warm <= cold + 1e-6
+
+
+def test_power_takes_another_shape_after_one():
+    a = codec("power:3")
+    for shape in ((4, 8, 9), (4, 9, 8), (4, 2, 9), (20,), (), (4, 8, 9)):
+        x = torch.randn(shape)
+        y = a.decode(a.encode(x))
+        assert torch.isfinite(y).all()
+        assert loss(x, y) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("spec", ["power:3", "svd:3", "power:3|block:8", "svd:3|uniform:8"])
+def test_a_matrix_of_zeros_stays_one_and_does_no_harm(spec):
+    a = codec(spec)
+    x = torch.randn(2, 10, 12)
+    for tensor in (torch.zeros(2, 10, 12), x, torch.zeros(2, 10, 12), x, x, x):
+        y = a.decode(a.encode(tensor))
+        assert torch.isfinite(y).all()
+        assert tensor.any() or not y.any()
+    assert loss(x, y) <= 1.3 * best_loss(x, 3)
+
+
+@pytest.mark.parametrize("spec", ["power:5", "svd:5"])
+@pytest.mark.parametrize("true_rank", [1, 2, 4])
+def test_a_matrix_of_lower_rank_than_asked_is_exact(spec, true_rank):
+    x = torch.randn(3, 20, true_rank) @ torch.randn(3, true_rank, 30)
+    a = codec(spec)
+    for _ in range(3):
+        assert loss(x, a.decode(a.encode(x))) < 1e-9
+
+
+def test_power_sees_channels_by_positions_and_svd_every_channel():
+    assert codec("power:3").coder.matrices(torch.Size([8, 32, 14, 14])) == (8, 32, 196)
+    assert codec("power:3").coder.matrices(torch.Size([8, 128, 768])) == (8, 128, 768)
+    assert codec("svd:3").coder.matrices(torch.Size([8, 32, 14, 14])) == (256, 14, 14)
+    header = codec("none").nbytes([8, 32, 14, 14]) - 8 * 32 * 14 * 14 * 4 - len("none")
+    assert codec("power:3").nbytes([8, 32, 14, 14]) == header + 8 + len("power:3") + 4 * 8 * 3 * (32 + 196)

@@ -1,0 +1,77 @@
+"""Accidents: bytes that are not a packet, or a packet that was damaged on its way. The checksum notices."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import thinpipe
+from codec_support import packets, refused, same_bits, with_checksum
+from thinpipe import Packet
+from thinpipe.errors import PacketError
+
+FUZZER = Path(__file__).with_name("fuzz_packets.py")
+MESSAGES = {spec: bytes(packet) for spec, packet in packets().items()}
+
+any_message = st.sampled_from(list(MESSAGES.values()))
+
+
+@settings(deadline=None, max_examples=200)
+@given(message=any_message, bit=st.integers(0, 2**20))
+def test_a_flipped_bit_is_noticed(message, bit):
+    damaged = bytearray(message)
+    damaged[bit // 8 % len(message)] ^= 1 << bit % 8
+    with pytest.raises(PacketError):
+        Packet.from_bytes(damaged)
+
+
+@settings(deadline=None, max_examples=60)
+@given(message=any_message, data=st.data())
+def test_a_message_cut_short_or_too_long_is_noticed(message, data):
+    with pytest.raises(PacketError):
+        Packet.from_bytes(message[: data.draw(st.integers(0, len(message) - 1))])
+    with pytest.raises(PacketError):
+        Packet.from_bytes(message + data.draw(st.binary(min_size=1, max_size=50)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(noise=st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda tail: b"TPKT\x01" + tail)))
+def test_noise_is_not_a_packet(noise):
+    with pytest.raises(PacketError):
+        Packet.from_bytes(noise)
+
+
+def test_every_single_bit_of_a_packet_counts():
+    message = MESSAGES["sort:3+1"]
+    for bit in range(8 * len(message)):
+        damaged = bytearray(message)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(PacketError):
+            Packet.from_bytes(damaged)
+
+
+def test_a_newer_version_is_told_apart_from_damage():
+    message = bytearray(MESSAGES["none"])
+    message[4] = 2
+    assert "version 2, but this thinpipe reads version 1; update it" in refused(with_checksum(message))
+    assert "not a packet" in refused(b"GET / HTTP/1.1\r\n\r\n")
+
+
+@pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
+def test_any_buffer_is_read_and_kept_apart(buffer):
+    message = bytearray(MESSAGES["block:4"])
+    packet = Packet.from_bytes(buffer(message))
+    before = thinpipe.decode(packet)
+    message[:] = bytes(len(message))
+    assert same_bits(thinpipe.decode(packet), before)
+    assert packet.to("cpu").nbytes == packet.nbytes == len(message)
+
+
+def test_three_thousand_mutated_packets_break_nothing():
+    command = [sys.executable, str(FUZZER), "--packets", "3000", "--seed", "7", "--processes", "1"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr[-2000:]
+    assert "        0  broke the rule" in result.stdout

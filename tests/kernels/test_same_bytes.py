@@ -1,0 +1,206 @@
+"""The compiled kernels give the bytes of the plain ones, for every function, value and size."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from codec_support import SPECS, raw, tensor_of, tensors
+from thinpipe import codec
+from thinpipe.codecs.hadamard import _gaussian
+from thinpipe.codecs.uniform import grid_scale, grid_step
+from thinpipe.kernels import REFERENCE, cpu_kernels, using
+from thinpipe.kernels.planes import packed_size
+
+CPU = cpu_kernels()
+LARGE = [
+    "uniform:5",
+    "uniform:8,sr",
+    "sort:9+3",
+    "kmeans:3",
+    "block:4",
+    "block:7/24,sr",
+    "had:4/64",
+    "nf:4",
+    "topk:0.1",
+]
+many = settings(deadline=None, max_examples=60)
+sizes = st.one_of(st.integers(1, 300), st.sampled_from([1023, 1024, 1025, 2048, 5000]))
+few_bits = st.integers(1, 8)
+seeds = st.one_of(st.none(), st.integers(0, 2**31 - 1))
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=True)
+odd_floats = st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=True)
+
+
+def arrays(elements):
+    """Short arrays of any floats, -0 and subnormals among them, and longer ones of one temper."""
+    short = hnp.arrays("float32", st.integers(1, 70), elements=elements).map(torch.from_numpy)
+    return st.one_of(short, tensors(dtypes=[torch.float32], shapes=sizes.map(lambda n: (n,))))
+
+
+@contextmanager
+def on(kernels, threads):
+    """Uses one set of kernels, the compiled ones on so many threads.
+
+    The plain ones stay on one: torch's own threads wait by spinning, which takes for ever on cores that others use.
+    """
+    torch.set_num_threads(threads if kernels is CPU else 1)
+    try:
+        with using(kernels):
+            yield
+    finally:
+        torch.set_num_threads(1)
+
+
+def same(name, *args, threads=1):
+    """Calls a function of both sets of kernels, and demands the same bytes of both."""
+    results = []
+    for kernels in (CPU, REFERENCE):
+        with on(kernels, threads):
+            result = getattr(kernels, name)(*args)
+        results.append(result if isinstance(result, tuple) else (result,))
+    for a, b in zip(*results, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert raw(a) == raw(b), (name, a, b)
+    return results[1]
+
+
+def assert_same_message(spec, x, threads=1):
+    """Encodes and decodes with both sets of kernels, and demands the same bytes of both."""
+    results = []
+    for kernels in (CPU, REFERENCE):
+        with on(kernels, threads):
+            a = codec(spec)
+            packet = a.encode(x)
+            results.append((bytes(packet), raw(a.decode(packet))))
+    assert results[0] == results[1], spec
+
+
+def test_the_compiled_kernels_are_there():
+    assert CPU.name == "cpu"
+
+
+@pytest.mark.parametrize("bits", range(1, 17))
+@settings(deadline=None, max_examples=15)
+@given(n=sizes, seed=st.integers(0, 999))
+def test_codes_of_every_width_are_packed_alike_and_come_back(bits, n, seed):
+    codes = torch.randint(0, 2**bits, (n,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+    (packed,) = same("pack", codes, bits)
+    assert packed.numel() == packed_size(n, bits) <= -(-n * bits // 8) + 2
+    (unpacked,) = same("unpack", packed, n, bits)
+    assert torch.equal(unpacked, codes)
+
+
+@many
+@given(x=arrays(odd_floats))
+def test_extents_are_alike_and_nan_where_anything_is_not_finite(x):
+    (ends,) = same("extent", x)
+    assert ends.isnan().all() if not torch.isfinite(x).all() else ends.tolist() == [x.min(), x.max()]
+
+
+@many
+@given(x=arrays(odd_floats), bits=st.integers(1, 16), seed=seeds)
+def test_even_grids_are_alike(x, bits, seed):
+    low, high = REFERENCE.extent(x).double()
+    step = grid_step(low, high, 2**bits - 1, torch.float32)
+    (packed,) = same("affine", x, low.float(), grid_scale(step), bits, seed)
+    table = torch.linspace(-1, 1, 2**bits)
+    same("lookup", packed, table, x.numel(), bits)
+
+
+@many
+@given(x=arrays(floats), low=floats, scale=st.floats(0, width=32, allow_infinity=False), bits=st.integers(1, 16))
+def test_grids_that_values_lie_outside_of_are_alike(x, low, scale, bits):
+    same("affine", x, torch.tensor(low), torch.tensor(scale), bits, None)
+
+
+@many
+@given(x=arrays(odd_floats))
+def test_histograms_are_alike_and_count_everything(x):
+    (counts,) = same("histogram", x)
+    assert counts.sum() == x.numel()
+
+
+@many
+@given(x=arrays(st.floats(width=32, allow_nan=False)), data=st.data())
+def test_order_statistics_are_alike_and_those_of_a_sort(x, data):
+    ranks = data.draw(st.lists(st.integers(0, x.numel() - 1), min_size=1, max_size=20))
+    (found,) = same("order_statistics", x, ranks)
+    assert torch.equal(found, x.sort().values[ranks])
+
+
+@many
+@given(x=arrays(odd_floats), value_bits=few_bits, split_bits=few_bits)
+def test_buckets_are_alike(x, value_bits, split_bits):
+    ranks = torch.linspace(0, x.numel() - 1, 2**split_bits).long()
+    ranked = x.sort().values
+    lows = ranked[ranks] + 0.0
+    highs = torch.cat([lows[1:], ranked[-1:]])
+    finite = torch.isfinite(x).all()
+    steps = grid_step(lows.double(), highs.double(), 2**value_bits - 1, torch.float32)
+    lows, scales = torch.where(finite, lows, torch.nan), grid_scale(torch.where(finite, steps, torch.nan))
+    same("buckets", x, lows, scales, value_bits, split_bits)
+
+
+@many
+@given(x=arrays(odd_floats), bits=few_bits, data=st.data())
+def test_nearest_levels_are_alike(x, bits, data):
+    count = 2**bits - 1
+    borders = torch.tensor(data.draw(st.lists(floats, min_size=count, max_size=count)) if bits < 4 else range(count))
+    same("nearest", x, borders.float().sort().values, bits)
+    same("nearest", x, torch.full((count,), torch.nan), bits)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    x=arrays(odd_floats),
+    bits=st.integers(1, 16),
+    group=st.one_of(st.integers(2, 40), st.sampled_from([64, 100, 128, 1000, 1024, 3000, 5000])),
+    seed=seeds,
+)
+def test_blocks_are_alike(x, bits, group, seed):
+    meta, codes = same("blocks_encode", x, bits, group, seed)
+    same("blocks_decode", meta, codes, x.numel(), bits, group)
+
+
+@many
+@given(n=sizes, bits=st.integers(1, 16), group=st.integers(2, 200), data=st.data())
+def test_blocks_that_nobody_encoded_are_decoded_alike(n, bits, group, data):
+    """Anything may come over a wire: steps that are negative, infinite or NaN, and codes at random."""
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
+    meta = torch.randint(-(2**15), 2**15, (-(-n // group), 2), generator=generator).to(torch.int16)
+    codes = torch.randint(0, 256, (packed_size(n, bits),), generator=generator).to(torch.uint8)
+    ours, plain = (k.blocks_decode(meta, codes, n, bits, group) for k in (CPU, REFERENCE))
+    torch.testing.assert_close(ours, plain, rtol=0, atol=0, equal_nan=True)
+
+
+@settings(deadline=None, max_examples=150)
+@given(x=arrays(odd_floats), bits=few_bits, log_group=st.integers(0, 11))
+def test_rotated_blocks_are_alike(x, bits, log_group):
+    levels, borders, plain = _gaussian(bits, torch.device("cpu"))
+    scales, codes = same("hadamard_encode", x, levels, borders, 2**log_group, plain)
+    same("hadamard_decode", scales, codes, levels, x.numel(), 2**log_group)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@settings(deadline=None, max_examples=10)
+@given(x=tensors())
+def test_every_codec_writes_and_reads_the_same_with_either_kernels(spec, x):
+    assert_same_message(spec, x)
+
+
+@pytest.mark.parametrize("n", [2 * 65536, 2 * 65536 + 1, 3 * 65536 - 5, 200_003])
+def test_tensors_that_several_threads_share_are_alike(n):
+    for temper in ("gaussian", "relu", "log-normal"):
+        x = tensor_of(temper, (n,), seed=n)
+        for spec in LARGE:
+            assert_same_message(spec, x, threads=2)
+        for bits in (1, 3, 12, 16):
+            codes = x.view(torch.int32) & (2**bits - 1)
+            same("unpack", *same("pack", codes, bits, threads=2), n, bits, threads=2)
+        same("histogram", x, threads=2)
+        same("extent", x, threads=2)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec_support import TEMPERS, crossed, same_bits, tensors, ulps
+from codec_support import TEMPERS, crossed, same_bits, tensor_of, tensors, ulps
 from thinpipe import codec
 
 TINY = 2.0**-126
@@ -143,19 +143,28 @@ def test_topk_is_exact_where_it_keeps_and_zero_elsewhere(spec, x):
 @pytest.mark.parametrize(("bits", "distortion"), [(1, 0.3634), (2, 0.1175), (3, 0.03454), (4, 0.009497), (5, 0.002499)])
 @pytest.mark.parametrize("temper", ["gaussian", "log-normal"])
 def test_a_rotated_block_errs_as_little_as_a_gaussian_can(bits, distortion, temper):
-    """Lloyd and Max's distortion is the least; a block whose every value is an outlier comes near it, once rotated."""
-    x = torch.randn(256 * 200)
+    """Lloyd and Max's distortion is the least for levels that all blocks share; blocks of outliers reach it too."""
+    x = torch.randn(128 * 400)
     if temper == "log-normal":
         x = x.exp() * torch.sign(torch.randn_like(x))
-    loss = errors(f"had:{bits}", x).square().view(-1, 256).sum(1) / x.double().square().view(-1, 256).sum(1)
-    assert 0.9 * distortion < loss.mean() < 1.03 * distortion
+    loss = errors(f"had:{bits}", x).square().view(-1, 128).sum(1) / x.double().square().view(-1, 128).sum(1)
+    assert 0.75 * distortion < loss.mean() < 1.03 * distortion, "a lucky block's own grid may err less still"
     even = errors(f"uniform:{bits}", x).square().sum() / x.double().square().sum()
     assert loss.mean() < even
+
+
+# Not "huge": a grid that ends above the greatest float is cut off there, which errs less than was foreseen.
+@pytest.mark.parametrize("temper", [temper for temper in TEMPERS if temper != "huge"])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_a_block_that_may_be_rotated_errs_no_more_than_one_that_may_not(bits, temper):
+    x = tensor_of(temper, (128 * 40,))
+    ours, even = (errors(f"{name}:{bits}/128", x).square().view(-1, 128).sum(1) for name in ("had", "block"))
+    assert (ours <= even * (1 + 1e-3) + 1e-60).all()
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_block_after_a_relu_is_not_rotated_where_that_errs_more(bits):
     x = torch.randn(256 * 50).relu().clamp(max=1)
-    step = 1 / (2**bits - 1)
+    step = 1 / (2**bits - 1 - 1 / 16)
     assert errors(f"had:{bits}", x).max() <= step / 2 * (1 + 2**-6)
     assert not crossed(f"had:{bits}", x)[x == 0].any()

@@ -64,7 +64,7 @@ def test_what_a_codec_calls_itself_makes_the_same_codec(spec):
         ("sort:12", "sort:9+3"),
         ("sort:16", "sort:12+4"),
         ("block:4", "block:4/128"),
-        ("had:4", "had:4/256"),
+        ("had:4", "had:4/128"),
         ("nf:4", "nf:4/64"),
         ("topk:0.10", "topk:0.1"),
         ("topk:.5,own", "topk:0.5,own"),

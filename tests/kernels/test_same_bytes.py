@@ -181,9 +181,9 @@ def test_blocks_that_nobody_encoded_are_decoded_alike(n, bits, group, data):
 @settings(deadline=None, max_examples=150)
 @given(x=arrays(odd_floats), bits=few_bits, log_group=st.integers(0, 11))
 def test_rotated_blocks_are_alike(x, bits, log_group):
-    levels, borders, plain = _gaussian(bits, torch.device("cpu"))
-    scales, codes = same("hadamard_encode", x, levels, borders, 2**log_group, plain)
-    same("hadamard_decode", scales, codes, levels, x.numel(), 2**log_group)
+    levels, borders = _gaussian(bits, torch.device("cpu"))
+    meta, codes = same("hadamard_encode", x, levels, borders, 2**log_group)
+    same("hadamard_decode", meta, codes, levels, x.numel(), 2**log_group)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -11,7 +11,7 @@ import warnings
 import torch
 
 from thinpipe.kernels import REFERENCE, gpu_kernels
-from thinpipe.kernels.reference import gaussian_levels
+from thinpipe.kernels.reference_blocks import gaussian_levels
 
 SIZES = (1, 300, 2049)
 WIDTHS = (1, 3, 4, 8, 14)
@@ -77,7 +77,7 @@ def compare(device):
         for bits in (1, 4):
             levels = torch.tensor(gaussian_levels(bits), device=device)
             borders = (levels[1:] + levels[:-1]) / 2
-            turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, 64, 0.5)
+            turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, 64)
             case(f"{name} bits {bits}", "hadamard_decode", *turned, levels, x.numel(), 64)
     return found
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thinpipe.codecs.block import DEFAULT_GROUP, Block
 from thinpipe.codecs.cast import Cast
-from thinpipe.codecs.codec import Codec
+from thinpipe.codecs.codec import Codec, check_expansion
 from thinpipe.codecs.coder import Coder, Raw
 from thinpipe.codecs.downsample import Downsample
 from thinpipe.codecs.feedback import ErrorFeedback
@@ -27,10 +27,11 @@ from thinpipe.codecs.topk import TopK
 from thinpipe.codecs.uniform import Uniform
 from thinpipe.errors import PacketError, SpecError
 
-DEFAULT = "block:4"
+DEFAULT = "had:4"
 """What the project recommends; docs/codecs.md says why."""
 
 _MOST_GROUP = 1 << 20
+_MOST_EXPANSION = 1 << 14
 
 
 class Kind(Enum):
@@ -218,9 +219,13 @@ def _entry(stage: Stage) -> Entry:
 def decode(packet: Packet) -> Tensor:
     """Unpacks a packet with the codec it names.
 
+    Where the codec is known, make it and let it decode: it then refuses all others. A codec that the sender chooses may
+    make much of few bytes (``topk:1e-9``); here a packet may ask for 16,384 times its own length of memory, no more.
+
     Raises:
-        PacketError: it names none, or is not one of that codec's.
+        PacketError: it names none, is not one of that codec's, or asks for too much.
     """
+    check_expansion(packet, _MOST_EXPANSION)
     try:
         return codec(packet.spec).decode(packet)
     except SpecError as error:

@@ -12,8 +12,8 @@ from thinpipe.codecs.coder import Coder, Raw
 from thinpipe.codecs.packet import DTYPES, Packet, header_size
 from thinpipe.errors import CodecError, PacketError
 
-MOST_EXPANSION = 1 << 14
-"""A message may ask for so many times its own length of memory, and no more."""
+MOST_EXPANSION = 1 << 20
+"""A message of no fixed length may ask for so many times its own length of memory, and no more."""
 
 _ALLOWANCE = 1 << 20
 
@@ -21,8 +21,9 @@ _ALLOWANCE = 1 << 20
 class Codec:
     """Packs tensors small; made by ``thinpipe.codec(text)``.
 
-    Floating-point tensors are coded; all others (integers, booleans, complex numbers) travel exactly. A tensor with a
-    value that is not finite comes back with NaN in at least its place: what belongs to the same scale is lost with it.
+    Floating-point tensors are coded; all others (integers, booleans, complex numbers) travel exactly. A tensor with
+    values that are not finite comes back with such values, and what shares a scale with them is NaN: an overflow is
+    never hidden.
 
     Args:
         coder: what it is made of.
@@ -70,23 +71,12 @@ class Codec:
             raise PacketError(f"a packet of the codec {packet.spec!r} came where one of {self.spec!r} was expected")
         coder = self._coder_for(packet.dtype)
         shape = torch.Size(packet.shape[dim] for dim in packet.order)
-        self._check(packet, coder, shape)
+        _check(packet, coder, shape)
         if not shape.numel():
             dense = torch.empty(shape, dtype=packet.dtype, device=packet.device)
         else:
             dense = coder.unpack(packet.sections, shape, packet.dtype)
         return dense.permute(_inverse(packet.order))
-
-    def _check(self, packet: Packet, coder: Coder, shape: torch.Size) -> None:
-        """Believes a packet only after its lengths agree with its shape: nothing was allocated for it until here."""
-        wanted = coder.sizes(shape, packet.dtype) if shape.numel() else [0] * len(packet.sections)
-        given = [section.numel() for section in packet.sections]
-        fits = given == wanted if coder.fixed else all(a <= b for a, b in zip(given, wanted, strict=False))
-        if len(given) != len(wanted) or not fits:
-            raise PacketError(f"{tuple(shape)} in {self.spec!r} takes sections of {wanted} bytes, got {given}")
-        memory = shape.numel() * packet.dtype.itemsize
-        if memory > _ALLOWANCE + MOST_EXPANSION * packet.nbytes:
-            raise PacketError(f"a packet of {packet.nbytes} bytes asks for {memory} bytes of memory")
 
     def nbytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> int:
         """Tells how long a tensor's packet is, header included; for a codec that is not of fixed rate, at most."""
@@ -113,6 +103,28 @@ class Codec:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what another codec of the same text remembered."""
         self.coder.load_state_dict(state)
+
+
+def _check(packet: Packet, coder: Coder, shape: torch.Size) -> None:
+    """Believes a packet only after its lengths agree with its shape: nothing was allocated for it until here."""
+    wanted = coder.sizes(shape, packet.dtype) if shape.numel() else [0] * len(packet.sections)
+    given = [section.numel() for section in packet.sections]
+    fits = given == wanted if coder.fixed else all(a <= b for a, b in zip(given, wanted, strict=False))
+    if len(given) != len(wanted) or not fits:
+        raise PacketError(f"{tuple(shape)} in {packet.spec!r} takes sections of {wanted} bytes, got {given}")
+    if not coder.fixed:
+        check_expansion(packet, MOST_EXPANSION)
+
+
+def check_expansion(packet: Packet, most: int) -> None:
+    """Refuses a packet that asks for more than ``most`` times its own length of memory.
+
+    Raises:
+        PacketError: it does.
+    """
+    memory = packet.shape.numel() * packet.dtype.itemsize
+    if memory > _ALLOWANCE + most * packet.nbytes:
+        raise PacketError(f"a packet of {packet.nbytes} bytes asks for {memory} bytes of memory")
 
 
 def _memory_order(x: Tensor) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""``had:B/G``: blocks of G neighbours, rotated at random, which makes any of them look Gaussian, and quantized as such.
+"""``had:B/G``: blocks of G neighbours, each as ``block:B/G`` has it or rotated at random, whichever errs less.
 
 The rotation is a Hadamard transform after random signs. It spreads an outlier over its whole block, so that no value
-sets the scale alone. Where there is nothing to spread, after a ReLU, blocks stay as they are; each says which it is.
+sets the scale alone, and makes any block look Gaussian; the levels are the best for a Gaussian. Where there is nothing
+to spread, after a ReLU or where neighbours are alike, blocks stay as they are. Each says which it is.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from torch import Tensor
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
-from thinpipe.kernels.reference import gaussian_levels
+from thinpipe.kernels.reference_blocks import gaussian_levels
 
-DEFAULT_GROUP = 256
+DEFAULT_GROUP = 128
 
 
 class Hadamard(Coder):
-    """Has no bound on the error of one value; that of a block is near the least that so many bits allow a Gaussian.
+    """Errs less than ``block:B/G`` in the sum of squares of every block, and has no bound on the error of one value.
 
     Args:
         bits: of a code, 1 to 8.
-        group: the size of a block, a power of two. Larger blocks cost less and spread outliers further.
+        group: the size of a block, a power of two. Larger blocks cost less, 32 bits each, and spread outliers further.
     """
 
     def __init__(self, bits: int, group: int = DEFAULT_GROUP) -> None:
@@ -37,22 +38,22 @@ class Hadamard(Coder):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = x.reshape(-1).to(torch.float32)
-        levels, borders, plain = _gaussian(self.bits, x.device)
+        levels, borders = _gaussian(self.bits, x.device)
         kernels = kernels_for(x.device)
-        scales, codes = kernels.hadamard_encode(flat, levels, borders, self._group(flat.numel()), plain)
-        return [to_bytes(scales), codes]
+        meta, codes = kernels.hadamard_encode(flat, levels, borders, self._group(flat.numel()))
+        return [to_bytes(meta), codes]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        scales = from_bytes(sections[0], torch.int16)
-        levels, _, _ = _gaussian(self.bits, scales.device)
+        meta = from_bytes(sections[0], torch.int16).view(-1, 2)
+        levels, _ = _gaussian(self.bits, meta.device)
         count = shape.numel()
-        kernels = kernels_for(scales.device)
-        return restored(kernels.hadamard_decode(scales, sections[1], levels, count, self._group(count)), shape, dtype)
+        kernels = kernels_for(meta.device)
+        return restored(kernels.hadamard_decode(meta, sections[1], levels, count, self._group(count)), shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         group = self._group(shape.numel())
         blocks = -(-shape.numel() // group)
-        return [2 * blocks, packed_size(blocks * group, self.bits)]
+        return [4 * blocks, packed_size(blocks * group, self.bits)]
 
     def _group(self, count: int) -> int:
         """Tells the size of a block: no larger than it takes for the whole tensor."""
@@ -60,22 +61,7 @@ class Hadamard(Coder):
 
 
 @cache
-def _gaussian(bits: int, device: torch.device) -> tuple[Tensor, Tensor, float]:
-    """Returns the levels for a Gaussian, the borders between them, and when an even grid from 0 up errs less.
-
-    The even grid of peak p errs by (p / (2**B - 1))**2 / 12 in the mean square, the levels by their distortion times
-    the mean square of the block.
-    """
+def _gaussian(bits: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the levels for a Gaussian, and the borders between them."""
     levels = torch.tensor(gaussian_levels(bits), dtype=torch.float64)
-    borders = (levels[1:] + levels[:-1]) / 2
-    weights, moments = _between(borders)
-    distortion = 1 + float((weights * levels**2 - 2 * moments * levels).sum())
-    plain = 1 / (12 * (2**bits - 1) ** 2 * distortion)
-    return levels.float().to(device), borders.float().to(device), plain
-
-
-def _between(borders: Tensor) -> tuple[Tensor, Tensor]:
-    """Tells how much of a Gaussian lies between each two borders, and its first moment there."""
-    end = borders.new_full((1,), torch.inf)
-    ends = torch.cat([-end, borders, end])
-    return torch.special.ndtr(ends).diff(), -(torch.exp(-ends.square() / 2) / (2 * torch.pi) ** 0.5).diff()
+    return levels.float().to(device), ((levels[1:] + levels[:-1]) / 2).float().to(device)

@@ -15,12 +15,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from thinpipe.kernels import planes, reference
+from thinpipe.kernels import planes, reference, reference_blocks
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """One set of kernels; ``reference`` says what each does."""
+    """One set of kernels; ``reference`` and ``reference_blocks`` say what each does."""
 
     name: str
     pack: Callable[[Tensor, int], Tensor]
@@ -34,7 +34,7 @@ class Kernels:
     nearest: Callable[[Tensor, Tensor, int], Tensor]
     blocks_encode: Callable[[Tensor, int, int, int | None], tuple[Tensor, Tensor]]
     blocks_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
-    hadamard_encode: Callable[[Tensor, Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
+    hadamard_encode: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
     hadamard_decode: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
 
 
@@ -49,10 +49,10 @@ REFERENCE = Kernels(
     order_statistics=reference.order_statistics,
     buckets=reference.buckets,
     nearest=reference.nearest,
-    blocks_encode=reference.blocks_encode,
-    blocks_decode=reference.blocks_decode,
-    hadamard_encode=reference.hadamard_encode,
-    hadamard_decode=reference.hadamard_decode,
+    blocks_encode=reference_blocks.blocks_encode,
+    blocks_decode=reference_blocks.blocks_decode,
+    hadamard_encode=reference_blocks.hadamard_encode,
+    hadamard_decode=reference_blocks.hadamard_decode,
 )
 
 
@@ -61,7 +61,7 @@ def cpu_kernels() -> Kernels:
     """Loads the kernels that numba compiles; the reference where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return REFERENCE
-    from thinpipe.kernels import cpu, cpu_blocks
+    from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated
 
     return Kernels(
         name="cpu",
@@ -76,8 +76,8 @@ def cpu_kernels() -> Kernels:
         nearest=cpu.nearest,
         blocks_encode=cpu_blocks.blocks_encode,
         blocks_decode=cpu_blocks.blocks_decode,
-        hadamard_encode=cpu_blocks.hadamard_encode,
-        hadamard_decode=cpu_blocks.hadamard_decode,
+        hadamard_encode=cpu_rotated.hadamard_encode,
+        hadamard_decode=cpu_rotated.hadamard_decode,
     )
 
 
@@ -87,7 +87,7 @@ def gpu_kernels() -> Kernels:
 
     They are not picked by themselves: they have run in triton's interpreter only, and on no GPU.
     """
-    from thinpipe.kernels import gpu, gpu_blocks
+    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated
 
     return replace(
         REFERENCE,
@@ -99,8 +99,8 @@ def gpu_kernels() -> Kernels:
         nearest=gpu.nearest,
         blocks_encode=gpu_blocks.blocks_encode,
         blocks_decode=gpu_blocks.blocks_decode,
-        hadamard_encode=gpu_blocks.hadamard_encode,
-        hadamard_decode=gpu_blocks.hadamard_decode,
+        hadamard_encode=gpu_rotated.hadamard_encode,
+        hadamard_decode=gpu_rotated.hadamard_decode,
     )
 
 

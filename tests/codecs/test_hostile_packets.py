@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import thinpipe
 from codec_support import SPECS, packets, refused, remade, with_checksum
-from thinpipe import Packet, codec
+from thinpipe import Packet, codec, decode
 from thinpipe.codecs.packet import DTYPES
 from thinpipe.errors import PacketError
 
@@ -181,3 +181,17 @@ def test_a_small_message_cannot_ask_for_much_memory():
         check=False,
     )
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+@pytest.mark.parametrize("spec", ["block:4|zstd", "none|zstd", "topk:1e-6"])
+def test_an_honest_packet_of_few_bytes_is_opened_by_its_own_codec(spec):
+    zeros = torch.zeros(3_000_000)
+    packet = Packet.from_bytes(bytes(codec(spec).encode(zeros)))
+    assert packet.nbytes < 3000
+    assert torch.equal(codec(spec).decode(packet), zeros)
+
+
+def test_a_packet_that_chooses_its_codec_may_not_make_much_of_few_bytes():
+    packet = codec("topk:1e-7").encode(torch.zeros(20_000_000))
+    with pytest.raises(PacketError, match="asks for 80000000 bytes of memory"):
+        decode(packet)

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from thinpipe.bench.capture_command import capture_command
+from thinpipe.bench.codecs_command import codecs_command
 from thinpipe.bench.memory_command import amoebanet_memory_command, unet_memory_command
 from thinpipe.bench.page_command import page_command
 from thinpipe.bench.pipe import CHUNKS, Workload, bench_pipe
@@ -93,4 +95,6 @@ bench_app.command("amoebanet-speed")(amoebanet_speed_command)
 bench_app.command("resnet-speed")(resnet_speed_command)
 bench_app.command("unet-timeline")(unet_timeline_command)
 bench_app.command("transparency")(transparency_command)
+bench_app.command("capture")(capture_command)
+bench_app.command("codecs")(codecs_command)
 bench_app.command("page")(page_command)

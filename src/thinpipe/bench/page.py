@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from thinpipe.bench import cores, timeline, transparency
+from thinpipe.bench import codecs, codecs_sheet, cores, timeline, transparency
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import (
     AMOEBANET_MEMORY,
@@ -29,6 +29,10 @@ Written by `thinpipe bench page` from the records in `results/`; every figure of
 Published figures are torchgpipe's authors', on eight Tesla P40 with PyTorch 1.3: their ratios can be compared with
 ours, their throughput cannot.
 """
+
+
+BAR = r"\|"
+"""A bar in a cell, where one alone would end the cell."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,51 @@ def _training(data: str, network: str, options: str) -> Section:
     )
 
 
+def _codecs(
+    name: str,
+    setting: str,
+    order: tuple[str, ...],
+    sheet: Callable[[Sequence[Record]], Sheet],
+    picture: Callable[[Sheet, Sequence[Record]], str],
+) -> Section:
+    command = f"thinpipe bench {codecs.BENCH} --tensors DIR"
+    return Section(f"codecs-{name}", codecs.BENCH, f"Codecs, {name}", command, setting, order, sheet, picture)
+
+
+def _captured(kind: str, order: tuple[str, ...], setting: str) -> Section:
+    sheet = partial(codecs_sheet.codecs_sheet, f"Codecs on {kind}")
+    return _codecs(kind, setting, order, sheet, codecs_sheet.codecs_picture)
+
+
+_CODECS = (
+    _captured(
+        "activations",
+        codecs_sheet.ACTIVATIONS,
+        "What crossed a cut in training (`thinpipe bench capture`): MobileNetV2 on CIFAR-10 at 224 pixels, after its "
+        "first convolution and after its last block; MiniLM-L6 on CoLA, after layers 0 and 4.",
+    ),
+    _captured(
+        "gradients",
+        codecs_sheet.GRADIENTS,
+        "What came back at the same cuts. MobileNetV2's second is constant over each 7 x 7 map, for a mean follows it; "
+        "about half of MiniLM's are the zeros of padding.",
+    ),
+    _codecs(
+        "splits",
+        "Sort quantization, `sort:Q+S`, with every S at the same total of bits.",
+        (*codecs_sheet.ACTIVATIONS, *codecs_sheet.GRADIENTS),
+        codecs_sheet.splits_sheet,
+        codecs_sheet.splits_picture,
+    ),
+    _codecs(
+        "speed",
+        "On the CPU, in turns within one run.",
+        (codecs.SPEED_ROW,),
+        codecs_sheet.speed_sheet,
+        codecs_sheet.speed_picture,
+    ),
+)
+
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
     _section(AMOEBANET_MEMORY, memory_sheet),
@@ -119,6 +168,7 @@ SECTIONS = (
     _section(UNET_TIMELINE, timeline_sheet),
     _training("digits", "a small network", ""),
     _training("CIFAR-10", "ResNet-18", " --data DIR"),
+    *_CODECS,
 )
 
 
@@ -166,7 +216,7 @@ def _written(section: Section, records: list[Record], pictures: Path, results: P
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
 def _runs(records: Sequence[Record]) -> dict[str, list[str]]:

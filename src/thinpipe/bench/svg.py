@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import product
 
-_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2")
+_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756")
 _STYLE = (
     "<style>.l{fill:#333}.s{fill:#777}.i{stroke:#ccc;fill:none}"
     "@media (prefers-color-scheme: dark){.l{fill:#ddd}.s{fill:#999}.i{stroke:#555}}</style>"
@@ -71,6 +73,78 @@ def line_chart(title: str, measure: str, curves: Mapping[str, Sequence[tuple[flo
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
     last = "; ".join(f"{name} ends at {_plain(curve[-1][0])}" for name, curve in curves.items() if curve)
     return _document(f"{title}: {measure}", last, parts, bottom + 30)
+
+
+def point_chart(
+    title: str, measure: str, across: str, points: Mapping[str, Mapping[str, tuple[float, float]]], *, joined: bool
+) -> str:
+    """Draws a point for each name of each series, by two measures, both in powers.
+
+    Args:
+        title: what is compared.
+        measure: what the height means, in powers of ten; what is not above 0 has no place.
+        across: what the breadth means, in powers of two; the same.
+        points: for each series the two values of each name, the one across first.
+        joined: whether a line joins the points of a series, whose names are then not written beside them.
+    """
+    places = {
+        series: {name: (math.log2(x), math.log10(y)) for name, (x, y) in named.items() if x > 0 and y > 0}
+        for series, named in points.items()
+    }
+    known = [place for named in places.values() for place in named.values()]
+    left, right, top, bottom = 70, 700, _TOP, _TOP + 500
+    low_x, high_x = _whole(x for x, _ in known)
+    low_y, high_y = _whole(y for _, y in known)
+
+    def pixels(x: float, y: float) -> tuple[float, float]:
+        across_share, up_share = (x - low_x) / (high_x - low_x), (y - low_y) / (high_y - low_y)
+        return left + (right - left) * across_share, bottom - (bottom - top) * up_share
+
+    parts = list(_legend(list(points)))
+    for tick in range(low_x, high_x + 1):
+        x, _ = pixels(tick, low_y)
+        parts.append(f'<path d="M{x:.1f},{top} V{bottom}" class="i"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="s" text-anchor="middle">{_plain(2.0**tick)}</text>')
+    for tick in range(low_y, high_y + 1):
+        _, y = pixels(low_x, tick)
+        parts.append(f'<path d="M{left},{y:.1f} H{right}" class="i"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" class="s" text-anchor="end">{_plain(10.0**tick)}</text>')
+    parts.append(f'<text x="{right}" y="{bottom + 34}" class="s" text-anchor="end">{escape(across)}</text>')
+    everywhere = [pixels(*place) for place in known]
+    taken = [(x - 4, x + 4, y) for x, y in everywhere]
+    for k, named in enumerate(places.values()):
+        colour, drawn = _COLOURS[k % len(_COLOURS)], {name: pixels(*place) for name, place in named.items()}
+        if joined:
+            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn.values())
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for name, (x, y) in drawn.items():
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+            parts.extend(() if joined else _beside(name, x, y, taken))
+    spoken = "; ".join(
+        f"{name}: {_plain(y)} at {_plain(x)}" for named in points.values() for name, (x, y) in named.items()
+    )
+    return _document(f"{title}: {measure}", spoken, parts, bottom + 44)
+
+
+def _whole(values: Iterable[float]) -> tuple[int, int]:
+    """Finds whole numbers around all values, at least one apart."""
+    known = list(values) or [0.0]
+    low = math.floor(min(known))
+    return low, max(low + 1, math.ceil(max(known)))
+
+
+def _beside(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Iterator[str]:
+    """Writes a name beside its point, or as near as there is nothing else."""
+    width = 5.6 * len(name)
+    starts = [start for start in (x + 7, x - 7 - width) if start > 0 and start + width < _WIDTH]
+    for away, start in product(sorted(range(-150, 151, 5), key=abs), starts):
+        if all(abs(y + away - other) >= 10 or start + width < a or b < start for a, b, other in taken):
+            break
+    taken.append((start, start + width, y + away))
+    if away:
+        end = start - 1 if start > x else start + width + 1
+        yield f'<path d="M{x:.1f},{y:.1f} L{end:.1f},{y + away:.1f}" class="i"/>'
+    yield f'<text x="{start:.1f}" y="{y + away + 3:.1f}" class="l" font-size="10">{escape(name)}</text>'
 
 
 def _legend(series: Sequence[str]) -> Iterator[str]:

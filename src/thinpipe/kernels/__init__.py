@@ -61,7 +61,7 @@ def cpu_kernels() -> Kernels:
     """Loads the kernels that numba compiles; the reference where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return REFERENCE
-    from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated
+    from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated, cpu_select
 
     return Kernels(
         name="cpu",
@@ -70,8 +70,8 @@ def cpu_kernels() -> Kernels:
         extent=cpu.extent,
         affine=cpu.affine,
         lookup=cpu.lookup,
-        histogram=cpu.histogram,
-        order_statistics=cpu.order_statistics,
+        histogram=cpu_select.histogram,
+        order_statistics=cpu_select.order_statistics,
         buckets=cpu.buckets,
         nearest=cpu.nearest,
         blocks_encode=cpu_blocks.blocks_encode,

@@ -10,38 +10,57 @@ import torch
 from torch import Tensor
 
 from thinpipe.kernels import reference_blocks
-from thinpipe.kernels.cpu import _INFINITY, _compiled, _pack_tile, _unpack_tile
-from thinpipe.kernels.cpu_blocks import _LEAST, _MOST, _POISON, _span
+from thinpipe.kernels.cpu_blocks import LEAST, MOST, POISON, span_of, values_of
+from thinpipe.kernels.cpu_tiles import INFINITY, compiled, pack_tile, unpack_tile
 from thinpipe.kernels.planes import packed_size
 from thinpipe.kernels.threads import spread
 
 _ROTATED = np.int16(reference_blocks.ROTATED)
 
 
-@_compiled
-def _rotate(row: Any, group: int) -> None:
+@compiled
+def _rotate_eight(row: Any) -> None:
+    """Does the three nearest butterflies of eight values in registers: loops of one, two and four gain nothing."""
+    a0, a1, a2, a3 = row[0] + row[1], row[0] - row[1], row[2] + row[3], row[2] - row[3]
+    a4, a5, a6, a7 = row[4] + row[5], row[4] - row[5], row[6] + row[7], row[6] - row[7]
+    b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
+    b4, b5, b6, b7 = a4 + a6, a5 + a7, a4 - a6, a5 - a7
+    row[0], row[1], row[2], row[3] = b0 + b4, b1 + b5, b2 + b6, b3 + b7
+    row[4], row[5], row[6], row[7] = b0 - b4, b1 - b5, b2 - b6, b3 - b7
+
+
+@compiled
+def _rotate(row: Any) -> None:
     span = 1
-    while span < group:
-        for first in range(0, group, 2 * span):
-            for k in range(first, first + span):
-                a = row[k]
-                b = row[k + span]
-                row[k] = a + b
-                row[k + span] = a - b
+    if row.size >= 8:
+        for first in range(0, row.size, 8):
+            _rotate_eight(row[first : first + 8])
+        span = 8
+    while span < row.size:
+        for first in range(0, row.size, 2 * span):
+            low = row[first : first + span]
+            high = row[first + span : first + 2 * span]
+            for k in range(span):
+                a = low[k]
+                b = high[k]
+                low[k] = a + b
+                high[k] = a - b
         span *= 2
 
 
-@_compiled
-def _tree_sum(row: Any, group: int) -> Any:
-    half = group // 2
+@compiled
+def _tree_sum(row: Any) -> Any:
+    half = row.size // 2
     while half:
+        low = row[:half]
+        high = row[half : 2 * half]
         for k in range(half):
-            row[k] += row[k + half]
+            low[k] += high[k]
         half //= 2
     return row[0]
 
 
-@_compiled
+@compiled
 def _even_codes(values: Any, step: Any, multiple: Any, unit: Any, top: Any, codes: Any, work: Any) -> Any:
     """Codes a block on its even grid; returns the squared error, in units."""
     half = np.float32(0.5)
@@ -55,10 +74,10 @@ def _even_codes(values: Any, step: Any, multiple: Any, unit: Any, top: Any, code
         codes[k] = np.uint16(np.int32(min(max(grid, zero), top)))
         rest = values[k] / unit - (base + np.float32(codes[k]) * half_step) * double
         work[k] = rest * rest
-    return _tree_sum(work, values.size)
+    return _tree_sum(work)
 
 
-@_compiled
+@compiled
 def _encode(
     x: Any, levels: Any, borders: Any, signs: Any, bits: int, meta: Any, out: Any, start: int, stop: int
 ) -> None:
@@ -80,43 +99,44 @@ def _encode(
         count = min(8, stop - at)
         for block in range(count):
             first = (at + block) * group
-            for k in range(group):
-                values[k] = x[min(first + k, x.size - 1)]
+            given = x[first : min(first + group, x.size)]
+            values[: given.size] = given
+            values[given.size :] = given[-1]
             codes = tile[block * group : (block + 1) * group]
-            step_bits, multiple = _span(view, 0, group, bits, scratch)
+            step_bits, multiple = span_of(view, 0, group, bits, scratch)
             meta[at + block, 0] = np.int16(step_bits)
             meta[at + block, 1] = np.int16(multiple)
-            if step_bits == _POISON or step_bits == 0:
-                for k in range(group):
-                    codes[k] = 0
+            if step_bits == POISON or step_bits == 0:
+                codes[:] = 0
                 continue
             peak_bits = np.int32(0)
             for k in range(group):
                 peak_bits = max(peak_bits, view[k] & np.int32(0x7FFFFFFF))
             scratch_bits[0] = step_bits << np.int32(16)
-            scratch_bits[1] = peak_bits & _INFINITY
-            unit = max(scratch[1], _LEAST)
+            scratch_bits[1] = peak_bits & INFINITY
+            unit = max(scratch[1], LEAST)
             even_error = _even_codes(values, scratch[0], multiple, unit, top, codes, work)
             for k in range(group):
                 turned[k] = values[k] / unit * signs[k]
-            _rotate(turned, group)
+            _rotate(turned)
             for k in range(group):
                 work[k] = turned[k] * turned[k]
-            square = _tree_sum(work, group)
+            square = _tree_sum(work)
             deviation = np.sqrt(square * share)
             inverse = one / deviation if deviation > zero else zero
+            places[:] = 0
             for k in range(group):
-                places[k] = 0
+                work[k] = turned[k] * inverse
             for border in borders:
                 for k in range(group):
-                    places[k] += np.uint16(turned[k] * inverse >= border)
+                    places[k] += np.uint16(work[k] >= border)
             for k in range(group):
                 work[k] = turned[k] * levels[places[k]]
-            along = _tree_sum(work, group)
+            along = _tree_sum(work)
             for k in range(group):
                 level = levels[places[k]]
                 work[k] = level * level
-            norm = _tree_sum(work, group)
+            norm = _tree_sum(work)
             scratch[0] = max(along / norm, zero) * share * unit
             scale_bits = min((scratch_bits[0] + np.int32(0x8000)) >> np.int32(16), np.int32(0x7F7F))
             scratch_bits[0] = scale_bits << np.int32(16)
@@ -124,12 +144,11 @@ def _encode(
             if (square - scale * (along * np.float32(2) - scale * norm)) * share < even_error:
                 meta[at + block, 0] = np.int16(scale_bits)
                 meta[at + block, 1] = _ROTATED
-                for k in range(group):
-                    codes[k] = places[k]
-        _pack_tile(tile, count * group, bits, out, meta.shape[0] * group, at * group)
+                codes[:] = places
+        pack_tile(tile, count * group, bits, out, meta.shape[0] * group, at * group)
 
 
-@_compiled
+@compiled
 def _decode(meta: Any, packed: Any, levels: Any, signs: Any, bits: int, out: Any, start: int, stop: int) -> None:
     group = signs.size
     tile = np.empty(8 * group + 8, np.uint16)
@@ -138,31 +157,26 @@ def _decode(meta: Any, packed: Any, levels: Any, signs: Any, bits: int, out: Any
     scratch_bits = scratch.view(np.int32)
     for at in range(start, stop, 8):
         count = min(8, stop - at)
-        _unpack_tile(packed, count * group, bits, tile, meta.shape[0] * group, at * group)
+        unpack_tile(packed, count * group, bits, tile, meta.shape[0] * group, at * group)
         for block in range(count):
             first = (at + block) * group
-            n = min(group, out.size - first)
             codes = tile[block * group : (block + 1) * group]
             scratch_bits[0] = np.int32(meta[at + block, 0]) << np.int32(16)
             scale = scratch[0]
-            if scale != scale:
-                for k in range(n):
-                    out[first + k] = scale
-            elif meta[at + block, 1] == _ROTATED:
-                scratch_bits[0] &= _INFINITY
-                unit = max(scratch[0], _LEAST)
+            target = out[first : min(first + group, out.size)]
+            if meta[at + block, 1] == _ROTATED and scale == scale:
+                scratch_bits[0] &= INFINITY
+                unit = max(scratch[0], LEAST)
                 share = scale / unit
                 for k in range(group):
                     row[k] = levels[codes[k]] * share
-                _rotate(row, group)
-                for k in range(n):
-                    out[first + k] = min(max(row[k] * signs[k] * unit, -_MOST), _MOST)
+                _rotate(row)
+                for k in range(target.size):
+                    target[k] = min(max(row[k] * signs[k] * unit, -MOST), MOST)
             else:
                 half = scale * np.float32(0.5)
                 base = np.float32(meta[at + block, 1]) * (half * np.float32(1.0 / 16))
-                for k in range(n):
-                    value = (base + np.float32(codes[k]) * half) * np.float32(2)
-                    out[first + k] = min(max(value, -_MOST), _MOST)
+                values_of(codes, base, half, target)
 
 
 @cache

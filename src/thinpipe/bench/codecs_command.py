@@ -1,0 +1,127 @@
+"""The words of ``thinpipe bench codecs`` on the command line."""
+
+from __future__ import annotations
+
+import json as javascript
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from torch import Tensor
+
+from thinpipe.bench.capture import Plan, capture, load
+from thinpipe.bench.capture_subjects import small
+from thinpipe.bench.codecs import (
+    BENCH,
+    FAST,
+    WARM_UP,
+    measure_speed,
+    measure_tensor,
+    rows,
+    split_errors,
+    synthetic,
+    table_rows,
+)
+from thinpipe.bench.codecs_methods import default_specs, ours, peers
+from thinpipe.bench.codecs_sheet import speed_sheet, splits_sheet, tensor_sheet
+from thinpipe.bench.options import Json, Output, Tiny, kept, progress, report
+from thinpipe.bench.record import Record
+from thinpipe.codecs import CATALOGUE
+from thinpipe.errors import ThinpipeError
+
+_TINY = (2, 8, 16, 16)
+
+
+def codecs_command(
+    *,
+    tensors: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of safetensors files, as bench capture writes or of your own; every tensor is measured "
+            "(default: a small network's on digits, captured now, and a Gaussian)."
+        ),
+    ] = None,
+    specs: Annotated[
+        str | None,
+        typer.Option(
+            help="Codecs, as 'block:4,had:4,topk:0.1|uniform:8' (default: the whole catalogue, at the usual widths)."
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each is timed; more are less noisy.")] = 5,
+    tiny: Tiny = False,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Measures what codecs do to real tensors: how small, how wrong, how fast.
+
+    A table for each tensor: bytes that travel over bytes of the tensor, the error that the bits buy, and GB of float32
+    encoded and decoded a second. Then sort quantization with every number of buckets at the same total of bits; and the
+    speed on one large tensor beside bitsandbytes, where it is installed, and beside an encoder that calls torch.sort.
+
+    Choose the codec of least error among those whose bits your link affords; thinpipe bench page draws the choice.
+
+    Example: [bold]thinpipe bench capture --output captured[/bold], then
+    [bold]thinpipe bench codecs --tensors captured --specs block:4,had:4,sort:6+2[/bold]
+    """
+    try:
+        chosen, notes = default_specs() if specs is None else (parse_specs(specs), [])
+        found = _tensors(tensors, tiny=tiny)
+        others, missing = peers()
+        speed_tensor = synthetic(_TINY) if tiny else synthetic()
+        with progress((len(found) + 1) * (WARM_UP + repeats)) as done:
+            records = []
+            for name, x in found.items():
+                record = measure_tensor(name, x, chosen, others, repeats=repeats, notes=[*notes, *missing], tick=done)
+                records.append(kept(record, output=output, tiny=tiny))
+            speed = kept(measure_speed(speed_tensor, others, repeats=repeats, tick=done), output=output, tiny=tiny)
+    except (ImportError, OSError, ValueError, ThinpipeError) as error:
+        raise typer.BadParameter(str(error)) from error
+    for record in records:
+        sheet = tensor_sheet(record)
+        sheet = sheet if record is records[-1] else replace(sheet, notes=[])  # they are all the same
+        report(BENCH, sheet, [record], output=output, tiny=tiny, as_json=False)
+    report(BENCH, splits_sheet(records), [], output=output, tiny=tiny, as_json=False)
+    report(BENCH, speed_sheet([speed]), [speed], output=output, tiny=tiny, as_json=False)
+    if json:
+        typer.echo(javascript.dumps(_summary(records, speed)))
+
+
+def parse_specs(text: str) -> tuple[str, ...]:
+    """Reads a list of codecs; a comma before an option, as in ``block:4,sr``, does not end one.
+
+    Raises:
+        SpecError: one of them is none.
+    """
+    options = "|".join(dict.fromkeys(option for entry in CATALOGUE.values() for option in entry.options))
+    found = [spec.strip() for spec in re.split(rf",(?!(?:{options})(?:[,|)]|$))", text)]
+    for spec in found:
+        ours(spec)
+    return tuple(dict.fromkeys(found))
+
+
+def _tensors(folder: Path | None, *, tiny: bool) -> dict[str, Tensor]:
+    """Finds what to measure on."""
+    if folder is not None:
+        return load(folder)
+    plan = Plan(steps=2 if tiny else 25, batch=4 if tiny else 64)
+    subject = small(plan)
+    seen = capture(subject, plan).cuts
+    captured = {f"{subject.name}-{cut}-{kind}": x for cut, pair in seen.items() for kind, x in pair.items()}
+    return {**captured, "gaussian": synthetic(_TINY) if tiny else synthetic()}
+
+
+def _summary(records: Sequence[Record], speed: Record) -> dict[str, Any]:
+    """Gathers what the last line says: what is promised first, then every tensor's table, then the records."""
+    fast = rows(speed)
+    return {
+        "bench": BENCH,
+        "sort_encode_speedup": speed.results["sort_encode_speedup"],
+        "encode_gbs": {name: fast[name]["encode"] for name in FAST},
+        "decode_gbs": {name: fast[name]["decode"] for name in FAST},
+        "tensors": {record.row: table_rows(record) for record in records},
+        "sort_splits": {record.row: split_errors(record) for record in records},
+        "rows": [record.entries() for record in (*records, speed)],
+    }

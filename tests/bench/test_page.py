@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from thinpipe.bench.catalogue_page import fill_catalogue
 from thinpipe.bench.page import SECTIONS
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.svg import bar_chart, line_chart
@@ -54,6 +55,20 @@ def test_the_page_in_the_documentation_is_current(tmp_path):
     assert fresh == (ROOT / "docs/benchmarks.md").read_text(), "run: make docs"
     for picture in (tmp_path / "img").iterdir():
         assert picture.read_text() == (ROOT / "docs/img" / picture.name).read_text(), "run: make docs"
+
+
+def test_the_figures_in_the_catalogue_of_codecs_are_current(tmp_path):
+    catalogue = ROOT / "docs/codecs.md"
+    (tmp_path / "codecs.md").write_text(
+        re.sub(r"(-->\n)\|.*?(<!-- end)", r"\1\2", catalogue.read_text(), flags=re.DOTALL)
+    )
+    run("page", "--results", ROOT / "results", "--docs", tmp_path)
+    assert (tmp_path / "codecs.md").read_text() == catalogue.read_text(), "run: make docs"
+
+
+def test_a_catalogue_that_asks_for_what_was_not_measured_is_refused():
+    with pytest.raises(ValueError, match="'block:5', which"):
+        fill_catalogue("<!-- measured block:5 -->\n<!-- end -->", ROOT / "results")
 
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):

@@ -203,9 +203,9 @@ def _written(section: Section, records: list[Record], pictures: Path, results: P
     picture.write_text(section.picture(sheet, records))
     yield f"{section.setting}\n"
     yield f"![{sheet.title}: {sheet.measure}](img/{picture.name})\n"
-    yield _line(sheet.heads)
-    yield _line(["---"] * len(sheet.heads))
-    yield from map(_line, sheet.lines)
+    yield line(sheet.heads)
+    yield line(["---"] * len(sheet.heads))
+    yield from map(line, sheet.lines)
     yield ""
     yield from (f"- {note}" for note in sheet.notes)
     yield ""
@@ -215,7 +215,8 @@ def _written(section: Section, records: list[Record], pictures: Path, results: P
     yield ""
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """Writes a line of a table."""
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 

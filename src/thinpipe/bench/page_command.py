@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from thinpipe.bench.catalogue_page import fill_catalogue
 from thinpipe.bench.page import write_page
 
 
@@ -15,8 +16,12 @@ def page_command(
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
     docs: Annotated[Path, typer.Option(help="The folder that gets benchmarks.md and its pictures.")] = Path("docs"),
 ) -> None:
-    """Writes the page of benchmarks from what was recorded.
+    """Writes the page of benchmarks from what was recorded, and the figures in the catalogue of codecs if it is there.
 
     Example: [bold]thinpipe bench page --results results --docs docs[/bold]
     """
     typer.echo(f"wrote {write_page(results, docs)}")
+    catalogue = docs / "codecs.md"
+    if catalogue.exists():
+        catalogue.write_text(fill_catalogue(catalogue.read_text(), results))
+        typer.echo(f"wrote {catalogue}")

@@ -5,7 +5,7 @@ import torch
 
 from codec_support import SPECS, tensor_of
 from thinpipe import codec
-from thinpipe.codecs.dice import Dice
+from thinpipe.codecs.block import Block
 from thinpipe.errors import CodecError
 
 REMEMBERING = [
@@ -80,8 +80,8 @@ def test_stochastic_rounding_is_right_on_average(spec, dtype):
 
 
 def test_dice_are_thrown_anew_for_every_tensor():
-    dice = Dice()
-    assert len({dice.throw() for _ in range(10_000)}) == 10_000
+    coder = Block(4, stochastic=True)
+    assert len({coder.next_seed() for _ in range(10_000)}) == 10_000
     a = codec("uniform:4,sr")
     x = torch.randn(1000)
     assert bytes(a.encode(x)) != bytes(a.encode(x))

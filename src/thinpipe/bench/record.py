@@ -58,7 +58,12 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str | None:
-    """Names the commit that is run, where it is run from a checkout; with a plus if files differ from it."""
+    """Names the commit that is run, where it is run from a checkout; with a plus if files differ from it.
+
+    A copy without its history is told by the variable THINPIPE_COMMIT what it is a copy of.
+    """
+    if told := os.environ.get("THINPIPE_COMMIT"):
+        return told
     git, here = shutil.which("git"), Path(__file__).parent
     if git is None:
         return None

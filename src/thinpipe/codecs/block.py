@@ -7,21 +7,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
-from thinpipe.codecs.dice import Dice
+from thinpipe.codecs.coder import from_bytes, restored, to_bytes
+from thinpipe.codecs.dice import MayThrowDice
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
 
 DEFAULT_GROUP = 128
 
 
-class Block(Coder):
+class Block(MayThrowDice):
     """Errs by half a step of the block at most, rounding of the step included; 0 stays 0 where it is the least value.
 
     Args:
@@ -31,17 +30,16 @@ class Block(Coder):
     """
 
     def __init__(self, bits: int, group: int = DEFAULT_GROUP, *, stochastic: bool = False) -> None:
+        super().__init__(stochastic=stochastic)
         self.bits = bits
         self.group = group
-        self._dice = Dice() if stochastic else None
 
     def __str__(self) -> str:
-        return f"block:{self.bits}/{self.group}{',sr' * (self._dice is not None)}"
+        return f"block:{self.bits}/{self.group}{self.option}"
 
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = x.reshape(-1).to(torch.float32)
-        seed = None if self._dice is None else self._dice.throw()
-        meta, codes = kernels_for(x.device).blocks_encode(flat, self.bits, self.group, seed)
+        meta, codes = kernels_for(x.device).blocks_encode(flat, self.bits, self.group, self.next_seed())
         return [to_bytes(meta), codes]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -52,12 +50,3 @@ class Block(Coder):
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         count = shape.numel()
         return [4 * -(-count // self.group), packed_size(count, self.bits)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self._dice is None else self._dice.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._dice is None:
-            super().load_state_dict(state)
-        else:
-            self._dice.load_state_dict(state)

@@ -8,19 +8,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes, working, working_dtype
-from thinpipe.codecs.dice import Dice
+from thinpipe.codecs.coder import from_bytes, restored, to_bytes, working, working_dtype
+from thinpipe.codecs.dice import MayThrowDice
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
 
 
-class Uniform(Coder):
+class Uniform(MayThrowDice):
     """Errs by half a step at most.
 
     Args:
@@ -30,12 +29,12 @@ class Uniform(Coder):
     """
 
     def __init__(self, bits: int, *, zero: bool = False, stochastic: bool = False) -> None:
+        super().__init__(stochastic=stochastic)
         self.bits = bits
         self.zero = zero
-        self._dice = Dice() if stochastic else None
 
     def __str__(self) -> str:
-        return f"uniform:{self.bits}{',zero' * self.zero}{',sr' * (self._dice is not None)}"
+        return f"uniform:{self.bits}{',zero' * self.zero}{self.option}"
 
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = working(x)
@@ -53,8 +52,7 @@ class Uniform(Coder):
             low = -start * step.double()
         else:
             start = low
-        seed = None if self._dice is None else self._dice.throw()
-        codes = kernels.affine(flat, low.to(flat.dtype), grid, self.bits, seed)
+        codes = kernels.affine(flat, low.to(flat.dtype), grid, self.bits, self.next_seed())
         return [to_bytes(torch.stack([start.to(flat.dtype), step])), codes]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -67,15 +65,6 @@ class Uniform(Coder):
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return [2 * working_dtype(dtype).itemsize, packed_size(shape.numel(), self.bits)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self._dice is None else self._dice.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._dice is None:
-            super().load_state_dict(state)
-        else:
-            self._dice.load_state_dict(state)
 
 
 def grid_step(low: Tensor, high: Tensor, levels: int, dtype: torch.dtype) -> Tensor:

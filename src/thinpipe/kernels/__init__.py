@@ -9,8 +9,10 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cache
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,22 +40,17 @@ class Kernels:
     hadamard_decode: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
 
 
-REFERENCE = Kernels(
-    name="reference",
-    pack=planes.pack,
-    unpack=planes.unpack,
-    extent=reference.extent,
-    affine=reference.affine,
-    lookup=reference.lookup,
-    histogram=reference.histogram,
-    order_statistics=reference.order_statistics,
-    buckets=reference.buckets,
-    nearest=reference.nearest,
-    blocks_encode=reference_blocks.blocks_encode,
-    blocks_decode=reference_blocks.blocks_decode,
-    hadamard_encode=reference_blocks.hadamard_encode,
-    hadamard_decode=reference_blocks.hadamard_decode,
-)
+def _of(name: str, *modules: ModuleType) -> Kernels:
+    """Gathers kernels from modules, each from the first that has it."""
+
+    def kernel(wanted: str) -> Any:
+        return next(getattr(module, wanted) for module in modules if hasattr(module, wanted))
+
+    return Kernels(name, *(kernel(field.name) for field in fields(Kernels)[1:]))
+
+
+_PLAIN = (planes, reference, reference_blocks)
+REFERENCE = _of("reference", *_PLAIN)
 
 
 @cache
@@ -63,22 +60,7 @@ def cpu_kernels() -> Kernels:
         return REFERENCE
     from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated, cpu_select
 
-    return Kernels(
-        name="cpu",
-        pack=cpu.pack,
-        unpack=cpu.unpack,
-        extent=cpu.extent,
-        affine=cpu.affine,
-        lookup=cpu.lookup,
-        histogram=cpu_select.histogram,
-        order_statistics=cpu_select.order_statistics,
-        buckets=cpu.buckets,
-        nearest=cpu.nearest,
-        blocks_encode=cpu_blocks.blocks_encode,
-        blocks_decode=cpu_blocks.blocks_decode,
-        hadamard_encode=cpu_rotated.hadamard_encode,
-        hadamard_decode=cpu_rotated.hadamard_decode,
-    )
+    return _of("cpu", cpu, cpu_select, cpu_blocks, cpu_rotated)
 
 
 @cache
@@ -89,19 +71,7 @@ def gpu_kernels() -> Kernels:
     """
     from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated
 
-    return replace(
-        REFERENCE,
-        name="gpu",
-        extent=gpu.extent,
-        affine=gpu.affine,
-        lookup=gpu.lookup,
-        buckets=gpu.buckets,
-        nearest=gpu.nearest,
-        blocks_encode=gpu_blocks.blocks_encode,
-        blocks_decode=gpu_blocks.blocks_decode,
-        hadamard_encode=gpu_rotated.hadamard_encode,
-        hadamard_decode=gpu_rotated.hadamard_decode,
-    )
+    return _of("gpu", gpu, gpu_blocks, gpu_rotated, *_PLAIN)
 
 
 _chosen: ContextVar[Kernels | None] = ContextVar("thinpipe-kernels", default=None)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import thinpipe
@@ -44,6 +45,24 @@ def test_the_demo_trains_the_same_network_cut_and_uncut_and_shows_what_codecs_se
     assert "the same network" in result.output and "NOT" not in result.output
     shares = [float(line.split("│")[3].strip(" %")) for line in result.output.splitlines() if "MB" in line]
     assert shares == sorted(shares, reverse=True) and shares[0] == 100.0 and shares[-1] < 5.0
+
+
+def test_codecs_are_listed_and_their_bytes_computed():
+    listed = run("codecs")
+    assert all(name in listed.output for name in thinpipe.codecs.CATALOGUE)
+    result = run("codecs", "block:4", "sort:8|zstd", "--shape", "32,128,768", "--dtype", "bfloat16")
+    assert result.exit_code == 0, result.output
+    size = thinpipe.codec("block:4").nbytes([32, 128, 768], torch.bfloat16)
+    assert f"{size:,}" in result.output and "at most" in result.output and "6,291,456 bytes" in result.output
+
+
+@pytest.mark.parametrize(
+    "words", [("block:99",), ("block:4", "--shape", "3,x"), ("block:4", "--dtype", "int8")], ids=" ".join
+)
+def test_codecs_that_cannot_be_computed_are_explained(words):
+    result = run("codecs", *words)
+    assert result.exit_code == 2
+    assert "from 1 to 16" in result.output or "a shape is written as" in result.output
 
 
 def test_the_bench_ends_with_one_json_object_and_records_it(tmp_path):

@@ -9,10 +9,11 @@ import typer
 from thinpipe import __version__
 from thinpipe.bench.command import bench_app
 from thinpipe.check.command import check_command
+from thinpipe.codecs.command import codecs_command
 from thinpipe.demo import demo_command
 
 app = typer.Typer(
-    help="Train PyTorch models cut into pipeline stages, as transparently as on one device.",
+    help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo_command)
 app.command("check")(check_command)
+app.command("codecs")(codecs_command)
 app.add_typer(bench_app, name="bench")
 
 

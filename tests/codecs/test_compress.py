@@ -1,5 +1,6 @@
 """``compress``: a cut inside any graph. Neither coding has a derivative; each direction has its own codec."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -9,6 +10,13 @@ from thinpipe import codec, compress
 
 def coded(spec, x):
     return codec(spec).decode(codec(spec).encode(x))
+
+
+def test_second_derivatives_are_refused_rather_than_lost():
+    x = torch.randn(8, requires_grad=True)
+    (grad,) = torch.autograd.grad(compress(x, "block:8", "block:8").square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        grad.sum().backward()
 
 
 def test_without_codecs_nothing_changes():

@@ -5,18 +5,25 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thinpipe
 from codec_support import packets, refused, same_bits, with_checksum
-from thinpipe import Packet
+from thinpipe import Packet, codec
 from thinpipe.errors import PacketError
 
 FUZZER = Path(__file__).with_name("fuzz_packets.py")
 MESSAGES = {spec: bytes(packet) for spec, packet in packets().items()}
 
 any_message = st.sampled_from(list(MESSAGES.values()))
+
+
+def test_a_packet_says_what_it_is_and_is_itself_alone():
+    packet, other = (codec("block:4").encode(torch.ones(2, 3)) for _ in range(2))
+    assert repr(packet) == f"Packet('block:4/128', torch.float32, (2, 3), {packet.nbytes} bytes on cpu)"
+    assert packet != other and bytes(packet) == bytes(other)
 
 
 @settings(deadline=None, max_examples=200)

@@ -156,7 +156,7 @@ _ENTRIES = (
     _values("sort", "sort:Q+S", "2**S buckets of equal population, a grid each", _sort),
     _values("kmeans", "kmeans:B", "the 2**B levels that err least", _kmeans),
     _values("block", "block:B/G", "an even grid for every G neighbours", _block, ("sr",)),
-    _values("had", "had:B/G", "G neighbours rotated, then the levels of a Gaussian", _hadamard),
+    _values("had", "had:B/G", "the same, or G neighbours rotated where that errs less", _hadamard),
     _values("nf", "nf:4/G", "the levels of NF4 for every G neighbours", _normal_float),
     Entry("topk", "topk:P", "the share P of greatest magnitude", Kind.SHAPE, _topk, ("own",)),
     Entry("downsample", "downsample:F", "averages of F x F or F neighbours", Kind.SHAPE, _downsample),

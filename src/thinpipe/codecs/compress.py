@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from thinpipe.codecs.catalogue import codec
 from thinpipe.codecs.codec import Codec
@@ -27,6 +28,7 @@ class _Cut(torch.autograd.Function):
         return forward.decode(packet)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         grad = grads[0]
         if ctx.backward_codec is None:

@@ -55,7 +55,7 @@ def header_size(spec: str, dims: int, sections: int) -> int:
     return _FIXED.size + 8 * sections + 9 * dims + len(spec)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Packet:
     """One encoded tensor.
 
@@ -72,6 +72,9 @@ class Packet:
     shape: torch.Size
     order: tuple[int, ...]
     sections: tuple[Tensor, ...]
+
+    def __repr__(self) -> str:
+        return f"Packet({self.spec!r}, {self.dtype}, {tuple(self.shape)}, {self.nbytes} bytes on {self.device})"
 
     @property
     def nbytes(self) -> int:

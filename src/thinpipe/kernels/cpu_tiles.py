@@ -18,8 +18,19 @@ TILE = 1024
 
 INFINITY = np.int32(0x7F800000)
 
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
-inlined = numba.njit(nogil=True, cache=True, error_model="numpy", inline="always")
+
+def compiled(function: Any, **options: Any) -> Any:
+    """Compiles a function that releases the GIL, once for all processes where there is a folder to keep it in."""
+    options = {"nogil": True, "error_model": "numpy", **options}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # neither the package's folder nor the user's may be written
+        return numba.njit(**options)(function)
+
+
+def inlined(function: Any) -> Any:
+    """Compiles a function into those that call it."""
+    return compiled(function, inline="always")
 
 
 @inlined

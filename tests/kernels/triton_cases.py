@@ -73,12 +73,17 @@ def compare(device):
         case(f"{name} dice", "blocks_encode", x, 4, 128, 5)
         lows = torch.where(low.isnan(), low, torch.stack([low, high - (high - low) / 2, high, high]))
         case(name, "buckets", x, lows, torch.full_like(lows, 50.0), 6, 2)
+        ranks = sorted({0, x.numel() // 3, x.numel() // 2, x.numel() - 1})
+        case(name, "order_statistics", torch.nan_to_num(x, posinf=1.0, neginf=-1.0), [*ranks, *ranks[:1]])
         case(name, "nearest", torch.nan_to_num(x), torch.tensor([-1.0, 0.0, 1.0], device=device), 2)
         for bits in (1, 4):
             levels = torch.tensor(gaussian_levels(bits), device=device)
             borders = (levels[1:] + levels[:-1]) / 2
             turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, 64)
             case(f"{name} bits {bits}", "hadamard_decode", *turned, levels, x.numel(), 64)
+    # Several tiles, and many equal values at both ends.
+    x = torch.nn.functional.relu6(torch.randn(20_001) * 4).to(device)
+    case("relu6 20001", "order_statistics", x, [0, 4999, 5000, 10_000, 15_000, 20_000])
     return found
 
 

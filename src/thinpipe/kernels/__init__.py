@@ -69,9 +69,9 @@ def gpu_kernels() -> Kernels:
 
     They are not picked by themselves: they have run in triton's interpreter only, and on no GPU.
     """
-    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated
+    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated, gpu_select
 
-    return _of("gpu", gpu, gpu_blocks, gpu_rotated, *_PLAIN)
+    return _of("gpu", gpu, gpu_select, gpu_blocks, gpu_rotated, *_PLAIN)
 
 
 _chosen: ContextVar[Kernels | None] = ContextVar("thinpipe-kernels", default=None)

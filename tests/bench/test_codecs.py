@@ -71,6 +71,18 @@ def test_a_folder_of_tensors_is_measured_recorded_and_drawn(tmp_path):
         assert picture.find(f"{SVG}desc").text
 
 
+def test_a_device_is_timed_beside_a_clone(tmp_path):
+    words = ("codecs", "--device", "cpu", "--tiny", "--repeats", 2, "--specs", "block:4,sort:6+2", "--output", tmp_path)
+    shown = bench(*words, "--json")
+    assert "in clones" in shown
+    record = Record.load(tmp_path / "codecs" / "speed-cpu.json")
+    assert record.results["block:4 encode over clone"] > 0 and len(record.samples["clone"]) == 2
+
+
+def test_a_device_that_there_is_not_is_refused():
+    assert "nonsense" in bench("codecs", "--device", "nonsense", "--tiny", fails=True)
+
+
 def test_a_record_names_files_and_not_the_folders_of_a_machine(tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
     save(tmp_path / "mine", {"x": {"activation": torch.ones(40)}}, "a test")

@@ -25,6 +25,8 @@ from thinpipe.bench.codecs import (
     synthetic,
     table_rows,
 )
+from thinpipe.bench.codecs_device import LARGE, device_sheet, measure_device
+from thinpipe.bench.codecs_device import SPECS as DEVICE_SPECS
 from thinpipe.bench.codecs_methods import default_specs, ours, peers
 from thinpipe.bench.codecs_sheet import speed_sheet, splits_sheet, tensor_sheet
 from thinpipe.bench.options import Json, Output, Tiny, kept, progress, report
@@ -50,6 +52,13 @@ def codecs_command(
             help="Codecs, as 'block:4,had:4,topk:0.1|uniform:8' (default: the whole catalogue, at the usual widths)."
         ),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Only how long codecs keep this device busy, beside a clone of the same tensor, as cuda or cpu "
+            "(default: all of the above, on the CPU)."
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often each is timed; more are less noisy.")] = 5,
     tiny: Tiny = False,
     json: Json = False,
@@ -66,6 +75,9 @@ def codecs_command(
     Example: [bold]thinpipe bench capture --output captured[/bold], then
     [bold]thinpipe bench codecs --tensors captured --specs block:4,had:4,sort:6+2[/bold]
     """
+    if device is not None:
+        _measure_device(device, specs, repeats=repeats, tiny=tiny, as_json=json, output=output)
+        return
     try:
         chosen, notes = default_specs() if specs is None else (parse_specs(specs), [])
         found = _tensors(tensors, tiny=tiny)
@@ -87,6 +99,20 @@ def codecs_command(
     report(BENCH, speed_sheet([speed]), [speed], output=output, tiny=tiny, as_json=False)
     if json:
         typer.echo(javascript.dumps(_summary(records, speed)))
+
+
+def _measure_device(
+    name: str, specs: str | None, *, repeats: int, tiny: bool, as_json: bool, output: Path | None
+) -> None:
+    try:
+        x = synthetic(_TINY if tiny else LARGE).to(name)
+        chosen = DEVICE_SPECS if specs is None else parse_specs(specs)
+        with progress(1 + repeats) as done:
+            record = measure_device(x, chosen, repeats=repeats, tick=done)
+    except (RuntimeError, AssertionError, ThinpipeError) as error:  # torch has no such device, or was built without
+        raise typer.BadParameter(str(error)) from error
+    kept(record, output=output, tiny=tiny)
+    report(BENCH, device_sheet([record]), [record], output=output, tiny=tiny, as_json=as_json)
 
 
 def parse_specs(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from thinpipe.bench import codecs, codecs_sheet, cores, timeline, transparency
+from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, timeline, transparency
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import (
     AMOEBANET_MEMORY,
@@ -119,8 +119,9 @@ def _codecs(
     order: tuple[str, ...],
     sheet: Callable[[Sequence[Record]], Sheet],
     picture: Callable[[Sheet, Sequence[Record]], str],
+    options: str = "--tensors DIR",
 ) -> Section:
-    command = f"thinpipe bench {codecs.BENCH} --tensors DIR"
+    command = f"thinpipe bench {codecs.BENCH} {options}"
     return Section(f"codecs-{name}", codecs.BENCH, f"Codecs, {name}", command, setting, order, sheet, picture)
 
 
@@ -155,6 +156,14 @@ _CODECS = (
         (codecs.SPEED_ROW,),
         codecs_sheet.speed_sheet,
         codecs_sheet.speed_picture,
+    ),
+    _codecs(
+        "GPU",
+        "How long codecs keep a GPU busy.",
+        ("speed-cuda",),
+        codecs_device.device_sheet,
+        codecs_device.device_picture,
+        "--device cuda",
     ),
 )
 

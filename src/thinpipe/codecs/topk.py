@@ -47,10 +47,12 @@ class TopK(Wrapper):
         n, k = flat.numel(), self.count(flat.numel())
         magnitude = working(flat).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
         least = kernels_for(flat.device, magnitude.dtype).order_statistics(magnitude, [n - k])
-        above = magnitude > least
-        level = magnitude == least
-        level &= level.cumsum(0) <= k - above.sum()
-        return (above | level).nonzero().view(-1)
+        kept = magnitude >= least
+        if int(kept.sum()) > k:  # of equal magnitudes, the first
+            above = magnitude > least
+            level = kept & ~above
+            kept = above | (level & (level.cumsum(0) <= k - above.sum()))
+        return kept.nonzero().view(-1)
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         n = shape.numel()

@@ -11,6 +11,7 @@ from thinpipe.bench.command import bench_app
 from thinpipe.check.command import check_command
 from thinpipe.codecs.command import codecs_command
 from thinpipe.demo import demo_command
+from thinpipe.schedule.command import schedule_app
 
 app = typer.Typer(
     help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.",
@@ -23,6 +24,7 @@ app.command("demo")(demo_command)
 app.command("check")(check_command)
 app.command("codecs")(codecs_command)
 app.add_typer(bench_app, name="bench")
+app.add_typer(schedule_app, name="schedule")
 
 
 def _show_version(*, wanted: bool) -> None:

@@ -59,3 +59,7 @@ class PacketError(ThinpipeError, ValueError):
 
 class CodecError(ThinpipeError, ValueError):
     """A tensor that a codec cannot take."""
+
+
+class ScheduleError(ThinpipeError, ValueError):
+    """A schedule that leaves something undone, or whose workers would wait for ever."""

@@ -1,5 +1,8 @@
 """One thing a worker does: compute a micro-batch forward, recompute it, or send its gradient backward.
 
+A backward is one action, ``B``, or two: ``I`` for the gradient of the input, which the stage before waits for, and
+``W`` for that of the weights, which nobody waits for.
+
 An action prints as it is spoken of, ``F2.3`` being the forward of stage 2 on micro-batch 3, and the text parses back,
 so a schedule can be read in an error message, stored in a file and compared in a test.
 """
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-_TEXT = re.compile(r"([FRB])(\d+)\.(\d+)\Z")
+_TEXT = re.compile(r"([FRBIW])(\d+)\.(\d+)\Z")
 
 
 class Kind(Enum):
@@ -20,6 +23,8 @@ class Kind(Enum):
     FORWARD = "F"
     RECOMPUTE = "R"
     BACKWARD = "B"
+    INPUT = "I"
+    WEIGHT = "W"
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Action:
     """One computation of one stage on one micro-batch.
 
     Args:
-        kind: forward, recompute or backward.
+        kind: forward, recompute, backward, or a part of a backward.
         stage: the stage ``j``.
         micro: the micro-batch ``i``.
     """
@@ -48,7 +53,7 @@ class Action:
         """
         match = _TEXT.match(text)
         if match is None:
-            raise ValueError(f"{text!r} is no action; write F, R or B, a stage, a dot and a micro-batch: 'F2.3'")
+            raise ValueError(f"{text!r} is no action; write F, R, B, I or W, a stage, a dot and a micro-batch: 'F2.3'")
         return cls(Kind(match[1]), int(match[2]), int(match[3]))
 
 

@@ -75,8 +75,12 @@ def _in_turns(job: Job, worker: int) -> ActionList:
 
 
 def zero_bubble(job: Job) -> list[ActionList]:
-    """Splits backwards in two, and does the part that nobody waits for where the worker would else stand still."""
-    urgency = {Kind.INPUT: 0, Kind.FORWARD: 1, Kind.WEIGHT: 2}
+    """Splits backwards in two, and does the part that nobody waits for where the worker would else stand still.
+
+    With parts of equal length and as many micro-batches as stages, it reaches the bound for holding no more than ``n``
+    of them (Qi et al., 2023: ZB-H1).
+    """
+    urgency = {Kind.FORWARD: 0, Kind.INPUT: 1, Kind.WEIGHT: 2}
     memory = [job.stages] * job.stages
     return Play(job, lambda action: (urgency[action.kind], *_backward_first(action)), _room(job), memory).play()
 

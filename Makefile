@@ -25,7 +25,7 @@ docs: $(READY)  ## the pages that are generated
 	$(BIN)/thinpipe bench page
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache src/thinpipe/kernels/__pycache__
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

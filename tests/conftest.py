@@ -14,6 +14,13 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(_ROOT / ".pytest_cache" / f"numba-{
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+# The same examples in every run, so that a change is judged by what it changed. New ones are looked for with
+# HYPOTHESIS_PROFILE=explore, as often as one likes.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("explore")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)

@@ -32,8 +32,9 @@ def decaying(*shape):
 def test_full_rank_is_exact_to_rounding(spec, x):
     y = crossed(spec, x)
     if x.numel():
-        work = torch.float64 if x.dtype == torch.float64 else torch.float32
-        slack = 200 * torch.finfo(work).eps + torch.finfo(x.dtype).eps
+        # In float64 the decomposition itself loses some digits on long rows of equal values.
+        rounding = 1e-10 if x.dtype == torch.float64 else 200 * torch.finfo(torch.float32).eps
+        slack = rounding + torch.finfo(x.dtype).eps
         assert (y.double() - x.double()).abs().max() <= slack * x.double().abs().max()
 
 

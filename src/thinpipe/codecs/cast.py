@@ -29,7 +29,13 @@ class Cast(Coder):
         return [to_bytes(x.to(self._target))]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        return from_bytes(sections[0], self._target).to(dtype).view(shape)
+        values = from_bytes(sections[0], self._target)
+        most = torch.finfo(dtype).max
+        if most < torch.finfo(self._target).max:
+            # What was rounded up beyond the type it came in must not become an infinity; what was one stays one.
+            wide = values.to(torch.float32)
+            values = torch.where(wide.isinf(), wide, wide.clamp(-most, most))
+        return values.to(dtype).view(shape)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return [shape.numel() * self._target.itemsize]

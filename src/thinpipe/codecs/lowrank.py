@@ -135,11 +135,11 @@ class SVD(LowRank):
             basis = _orthonormal(x @ _random(x, wide))
             for _ in range(_PASSES):
                 basis = _orthonormal(x @ _orthonormal(x.mT @ basis))
-            u, s, v = torch.linalg.svd(basis.mT @ x, full_matrices=False)
-            u = basis @ u
+            u, s, v = torch.linalg.svd((basis.mT @ x).double(), full_matrices=False)
+            u = basis.double() @ u
         else:
-            u, s, v = torch.linalg.svd(x, full_matrices=False)
-        return u[..., :rank] * s[..., None, :rank], v[..., :rank, :].mT
+            u, s, v = torch.linalg.svd(x.double(), full_matrices=False)
+        return (u[..., :rank] * s[..., None, :rank]).to(x), v[..., :rank, :].mT.to(x)
 
 
 def _random(x: Tensor, columns: int) -> Tensor:
@@ -150,6 +150,8 @@ def _random(x: Tensor, columns: int) -> Tensor:
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """Makes columns orthonormal; the QR decomposition stays sound where they are nearly or wholly dependent."""
-    q: Tensor = torch.linalg.qr(columns)[0]
-    return q
+    """Makes columns orthonormal; the QR decomposition stays sound where they are nearly or wholly dependent.
+
+    In float64: in float32 some libraries lose three digits on long columns of nearly equal values.
+    """
+    return torch.linalg.qr(columns.double())[0].to(columns)  # type: ignore[no-any-return]

@@ -109,6 +109,17 @@ def test_codecs_are_at_work_in_evaluation_too():
         assert torch.equal(pipe(x), with_cuts([3, 2], "uniform:2", None)(x))
 
 
+def test_a_stage_that_works_in_place_sends_what_it_made_in_inference_mode_too():
+    """Inference mode does not count changes: a stage that changed what it was sent seemed to pass it on untouched."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
+    pipe = Pipe(model, [1, 1, 1], devices=["cpu"] * 3, codec="uniform:4").eval()
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        expected = pipe(x)
+    with torch.inference_mode():
+        assert torch.equal(pipe(x), expected)
+
+
 def test_masks_and_whatever_else_is_not_floating_point_cross_exactly():
     class Masked(nn.Module):
         def forward(self, pair):

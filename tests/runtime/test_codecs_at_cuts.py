@@ -110,7 +110,7 @@ def test_codecs_are_at_work_in_evaluation_too():
 
 
 def test_a_stage_that_works_in_place_sends_what_it_made_in_inference_mode_too():
-    """Inference mode does not count changes: a stage that changed what it was sent seemed to pass it on untouched."""
+    """Inference mode does not count changes to what is made in it; what comes out of a packet is made outside of it."""
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
     pipe = Pipe(model, [1, 1, 1], devices=["cpu"] * 3, codec="uniform:4").eval()
     x = torch.randn(4, 6)

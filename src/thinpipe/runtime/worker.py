@@ -222,8 +222,7 @@ class Worker:
             _place(x): came_as
             for values, origins, touched in zip(leaves, inputs.came_as, changed, strict=True)
             for x, came_as in zip(values, origins, strict=True)
-            # In inference mode changes are not counted: a packet that may no longer be true is not sent again.
-            if isinstance(x, Tensor) and not touched and not (x.is_inference() and isinstance(came_as, Coded))
+            if isinstance(x, Tensor) and not touched
         }
         return [value, *(store.stashed[edge.skip] for edge in self._outs if edge.skip is not None)]
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -83,12 +85,11 @@ def test_a_device_that_there_is_not_is_refused():
     assert "nonsense" in bench("codecs", "--device", "nonsense", "--tiny", fails=True)
 
 
-def test_a_record_names_files_and_not_the_folders_of_a_machine(tmp_path, monkeypatch):
+def test_a_record_names_files_and_not_the_folders_of_a_machine(tmp_path):
     pytest.importorskip("safetensors")
     save(tmp_path / "mine", {"x": {"activation": torch.ones(40)}}, "a test")
     words = ["codecs", "--tensors", str(tmp_path / "mine"), "--tiny", "--specs=none", f"--output={tmp_path / 'there'}"]
-    monkeypatch.setattr("sys.argv", ["thinpipe", "bench", *words])
-    bench(*words)
+    subprocess.run([sys.executable, "-m", "thinpipe", "bench", *words], check=True, capture_output=True, timeout=100)
     record = Record.load(tmp_path / "there" / "codecs" / "x-activation.json")
     assert record.command == "thinpipe bench codecs --tensors mine --tiny --specs=none --output=there"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -20,38 +21,30 @@ Clear: TypeAlias = Annotated[
 ]
 
 
-def unet_memory_command(
-    *,
-    rows: Rows = None,
-    devices: Where = None,
-    clear: Clear = False,
-    tiny: Tiny = False,
-    seed: Seed = 0,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Peak memory of U-Nets up to 15.8 billion parameters, beside torchgpipe's published table.
+def _memory_command(table: Table, about: str) -> Callable[..., None]:
+    """Makes the command of a table."""
 
-    Example: [bold]thinpipe bench unet-memory --rows baseline,pipeline-1 --devices cuda[/bold]
+    def command(
+        *,
+        rows: Rows = None,
+        devices: Where = None,
+        clear: Clear = False,
+        tiny: Tiny = False,
+        seed: Seed = 0,
+        json: Json = False,
+        output: Output = None,
+    ) -> None:
+        _measure(table, rows, devices, clear=clear, tiny=tiny, seed=seed, as_json=json, output=output)
+
+    command.__doc__ = f"""{about}, beside torchgpipe's published table.
+
+    Example: [bold]thinpipe bench {table.bench} --rows baseline,pipeline-1 --devices cuda[/bold]
     """
-    _measure(UNET_MEMORY, rows, devices, clear=clear, tiny=tiny, seed=seed, as_json=json, output=output)
+    return command
 
 
-def amoebanet_memory_command(
-    *,
-    rows: Rows = None,
-    devices: Where = None,
-    clear: Clear = False,
-    tiny: Tiny = False,
-    seed: Seed = 0,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Peak memory of AmoebaNet-D up to 1.8 billion parameters, beside torchgpipe's published table.
-
-    Example: [bold]thinpipe bench amoebanet-memory --rows baseline,pipeline-1 --devices cuda[/bold]
-    """
-    _measure(AMOEBANET_MEMORY, rows, devices, clear=clear, tiny=tiny, seed=seed, as_json=json, output=output)
+unet_memory_command = _memory_command(UNET_MEMORY, "Peak memory of U-Nets up to 15.8 billion parameters")
+amoebanet_memory_command = _memory_command(AMOEBANET_MEMORY, "Peak memory of AmoebaNet-D up to 1.8 billion parameters")
 
 
 def _measure(

@@ -24,46 +24,34 @@ Autotune: TypeAlias = Annotated[
 ]
 
 
-def unet_speed_command(
-    *,
-    rows: Rows = None,
-    devices: Where = None,
-    steps: Steps = 10,
-    epochs: Epochs = 3,
-    autotune: Autotune = False,
-    tiny: Tiny = False,
-    seed: Seed = 0,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Throughput of a U-Net of 233 million parameters, beside torchgpipe's published table.
+def _speed_command(published: Table, about: str) -> Callable[..., None]:
+    """Makes the command of a table whose rows are measured as they were published."""
 
-    Example: [bold]thinpipe bench unet-speed --rows baseline,pipeline-1 --devices cuda[/bold]
+    def command(
+        *,
+        rows: Rows = None,
+        devices: Where = None,
+        steps: Steps = 10,
+        epochs: Epochs = 3,
+        autotune: Autotune = False,
+        tiny: Tiny = False,
+        seed: Seed = 0,
+        json: Json = False,
+        output: Output = None,
+    ) -> None:
+        length = Length(epochs, steps or None)
+        table = tiny_table(published) if tiny else published
+        _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+
+    command.__doc__ = f"""{about}, beside torchgpipe's published table.
+
+    Example: [bold]thinpipe bench {published.bench} --rows baseline,pipeline-1 --devices cuda[/bold]
     """
-    length = Length(epochs, steps or None)
-    table = tiny_table(UNET_SPEED) if tiny else UNET_SPEED
-    _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+    return command
 
 
-def resnet_speed_command(
-    *,
-    rows: Rows = None,
-    devices: Where = None,
-    steps: Steps = 10,
-    epochs: Epochs = 3,
-    autotune: Autotune = False,
-    tiny: Tiny = False,
-    seed: Seed = 0,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Throughput of ResNet-101, beside torchgpipe's published table.
-
-    Example: [bold]thinpipe bench resnet-speed --rows baseline,pipeline-1 --devices cuda[/bold]
-    """
-    length = Length(epochs, steps or None)
-    table = tiny_table(RESNET_SPEED) if tiny else RESNET_SPEED
-    _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+unet_speed_command = _speed_command(UNET_SPEED, "Throughput of a U-Net of 233 million parameters")
+resnet_speed_command = _speed_command(RESNET_SPEED, "Throughput of ResNet-101")
 
 
 def amoebanet_speed_command(

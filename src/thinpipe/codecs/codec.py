@@ -57,8 +57,7 @@ class Codec:
         x = tensor.detach()
         order = tuple(range(x.dim())) if coder.shaped else _memory_order(x)
         dense = x.permute(order).contiguous()
-        sizes = coder.sizes(dense.shape, x.dtype)
-        sections = coder.pack(dense) if x.numel() else [_nothing(x.device)] * len(sizes)
+        sections = coder.pack(dense) if x.numel() else [_nothing(x.device)] * len(coder.sizes(dense.shape, x.dtype))
         return Packet(self.spec, x.dtype, x.shape, order, tuple(sections))
 
     def decode(self, packet: Packet) -> Tensor:

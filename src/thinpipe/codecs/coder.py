@@ -77,6 +77,10 @@ class Wrapper(Coder):
         self.inner = inner
         self.fixed = inner.fixed
 
+    def chained(self, text: str) -> str:
+        """Writes this coder's own text, and the next one's where there is more than the elements as they are."""
+        return text if str(self.inner) == "none" else f"{text}|{self.inner}"
+
     def own_state(self) -> dict[str, Any]:
         """Returns what this coder itself remembers."""
         return {}

@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from thinpipe.codecs.catalogue import codec
 from thinpipe.codecs.codec import Codec
-from thinpipe.codecs.packet import Packet
 
 
 class _Cut(torch.autograd.Function):
@@ -19,12 +18,11 @@ class _Cut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Codec | None, backward: Codec | None) -> Tensor:
         ctx.backward_codec = backward
-        ctx.packet = None
         if forward is None:
             return x.view_as(x)
         packet = forward.encode(x)
-        if backward is not None and backward.for_gradient_of(packet) is not backward:
-            ctx.packet = packet
+        if backward is not None:
+            ctx.backward_codec = backward.for_gradient_of(packet)
         return forward.decode(packet)
 
     @staticmethod
@@ -33,19 +31,8 @@ class _Cut(torch.autograd.Function):
         grad = grads[0]
         if ctx.backward_codec is None:
             return grad, None, None
-        return crossed_back(grad, ctx.backward_codec, ctx.packet), None, None
-
-
-def crossed_back(grad: Tensor, backward: Codec, packet: Packet | None) -> Tensor:
-    """Returns a gradient as it arrives after crossing a cut.
-
-    Args:
-        grad: as it was computed.
-        backward: its codec.
-        packet: what carried the activation, if the codec takes anything from it.
-    """
-    used = backward if packet is None else backward.for_gradient_of(packet)
-    return used.decode(used.encode(grad))
+        codec: Codec = ctx.backward_codec
+        return codec.decode(codec.encode(grad)), None, None
 
 
 def compress(x: Tensor, forward: str | Codec | None = None, backward: str | Codec | None = None) -> Tensor:

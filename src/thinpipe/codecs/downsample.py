@@ -26,8 +26,7 @@ class Downsample(Wrapper):
         self.factor = factor
 
     def __str__(self) -> str:
-        text = f"downsample:{self.factor}"
-        return text if str(self.inner) == "none" else f"{text}|{self.inner}"
+        return self.chained(f"downsample:{self.factor}")
 
     def pack(self, x: Tensor) -> list[Tensor]:
         image = _as_image(x.to(working_dtype(x.dtype)))

@@ -31,8 +31,7 @@ class LowRank(Wrapper):
         self.rank = rank
 
     def __str__(self) -> str:
-        text = f"{self.name}:{self.rank}"
-        return text if str(self.inner) == "none" else f"{text}|{self.inner}"
+        return self.chained(f"{self.name}:{self.rank}")
 
     def matrices(self, shape: torch.Size) -> tuple[int, int, int]:
         """Tells how a tensor is seen: how many matrices, of how many rows and columns."""

@@ -31,8 +31,7 @@ class TopK(Wrapper):
         self._own = own
 
     def __str__(self) -> str:
-        text = f"topk:{_written(self.share)}{',own' * self._own}"
-        return text if str(self.inner) == "none" else f"{text}|{self.inner}"
+        return self.chained(f"topk:{_written(self.share)}{',own' * self._own}")
 
     def count(self, n: int) -> int:
         """Tells how many of n elements are sent."""
@@ -98,7 +97,7 @@ class Masked(Wrapper):
         self._order = order
 
     def __str__(self) -> str:
-        return "mask" if str(self.inner) == "none" else f"mask|{self.inner}"
+        return self.chained("mask")
 
     def pack(self, x: Tensor) -> list[Tensor]:
         if x.shape != self._shape:

@@ -1,6 +1,7 @@
 """The hot loops of the codecs, three times over: plain torch, numba for the CPU, triton for NVIDIA GPUs.
 
-The three give the same bytes. ``kernels_for`` picks the fastest that fits a tensor; ``using`` picks by hand.
+The three give the same bytes. ``kernels_for`` picks for a tensor: numba's on the CPU, plain torch elsewhere, since
+triton's have not run on a GPU yet. ``using`` picks by hand.
 """
 
 from __future__ import annotations

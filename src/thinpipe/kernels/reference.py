@@ -1,7 +1,8 @@
 """The kernels in plain torch: slow, readable, and what the others must equal byte for byte.
 
-Floats are float32, or float64 where the tensor is. Every result is exact or rounded once, in an order that does not
-depend on the device, so that a processor which fuses a multiplication with an addition gets the same bytes.
+Floats are float32, or float64 where the tensor is. Everything is computed in one order, which does not depend on the
+device. Products that are added to are exact, so that fusing the two changes nothing; only rotated blocks have sums of
+products that are not, and there nothing may be fused.
 """
 
 from __future__ import annotations

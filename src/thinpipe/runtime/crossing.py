@@ -118,33 +118,31 @@ class Crossing:
         self.there.count(value, packet.nbytes)
         return Coded(packet, chosen)
 
-    def follows(self, leaf: int, value: Any) -> bool:
-        """Tells whether a gradient will be packed alike what carried its activation."""
-        chosen = self.back.codec_of(leaf) if isinstance(value, Coded) else None
-        return chosen is not None and chosen.for_gradient_of(value.packet) is not chosen
+    def grad_codec(self, leaf: int, arrived: Any) -> Codec | None:
+        """Chooses the codec for the gradient of what arrived; a packet may have a say in it."""
+        chosen = self.back.codec_of(leaf)
+        return chosen.for_gradient_of(arrived.packet) if chosen is not None and isinstance(arrived, Coded) else chosen
 
     def pack_grads(
-        self, grads: Sequence[Tensor | None], arrived: Sequence[Coded | None]
+        self, grads: Sequence[Tensor | None], codecs: Sequence[Codec | None]
     ) -> Sequence[Tensor | Coded | None]:
         """Packs gradients.
 
         Args:
             grads: one for each leaf, or ``None``.
-            arrived: what carried the activation of each leaf, where its gradient ``follows`` it.
+            codecs: from ``grad_codec``, when the activation of each leaf arrived.
         """
-        return [self._packed_grad(k, *pair) for k, pair in enumerate(zip(grads, arrived, strict=True))]
+        return [self._packed_grad(*pair) for pair in zip(grads, codecs, strict=True)]
 
-    def _packed_grad(self, leaf: int, grad: Tensor | None, arrived: Coded | None) -> Tensor | Coded | None:
+    def _packed_grad(self, grad: Tensor | None, chosen: Codec | None) -> Tensor | Coded | None:
         if grad is None:
             return None
-        chosen = self.back.codec_of(leaf) if grad.is_floating_point() else None
-        if chosen is None:
+        if chosen is None or not grad.is_floating_point():
             self.back.count(grad)
             return grad
-        used = chosen if arrived is None else chosen.for_gradient_of(arrived.packet)
-        packet = used.encode(grad)
+        packet = chosen.encode(grad)
         self.back.count(grad, packet.nbytes)
-        return Coded(packet, used)
+        return Coded(packet, chosen)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what the codecs remember."""

@@ -17,13 +17,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
+from thinpipe.codecs import Codec
 from thinpipe.errors import RecomputeError, SkipUseError
 from thinpipe.links import Closed, LocalLink
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.buffers import BufferGuard, Snapshot
 from thinpipe.runtime.crossing import AS_IT_IS, Crossing
+from thinpipe.runtime.identity import Place, apart, copied, place, versions_of
 from thinpipe.runtime.parameters import Aliases
 from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, can_have_grad, edges_into, edges_out_of
 from thinpipe.runtime.randomness import Randomness
@@ -34,7 +36,6 @@ from thinpipe.stages.skip import SkipStore, skips_in
 from thinpipe.stages.split import Stage
 
 Link: TypeAlias = LocalLink[Any]
-_Place: TypeAlias = tuple[Any, ...]
 
 
 class _Loose(torch.autograd.Function):
@@ -131,9 +132,9 @@ class Worker:
         self._outs = edges_out_of(self.stage)
         self._kept: dict[int, Kept] = {}
         self._graphs: dict[int, Graph] = {}
-        # What carried the activations whose gradients are packed alike.
-        self._carriers: dict[int, list[list[Coded | None]]] = {}
-        self._untouched: dict[_Place, Coded | str] = {}
+        # How the gradients of what arrived will be packed.
+        self._grad_codecs: dict[int, list[list[Codec | None]]] = {}
+        self._untouched: dict[Place, Coded | str] = {}
         # For which leaves a gradient was asked: one comes back for exactly the edges that have any.
         self._asked: dict[int, list[list[bool]]] = {}
 
@@ -190,7 +191,8 @@ class Worker:
 
     def _receive(self, i: int, link: Link) -> Inputs:
         parcels = [link.receive((edge, i)) for edge in self._ins]
-        self._carriers[i] = [self._carriers_of(edge, parcel) for edge, parcel in zip(self._ins, parcels, strict=True)]
+        pairs = zip(self._ins, parcels, strict=True)
+        self._grad_codecs[i] = [self._grad_codecs_of(edge, parcel) for edge, parcel in pairs]
         return Inputs(
             leaves=[parcel.fetched(self._station.mover) for parcel in parcels],
             came_as=[[x if isinstance(x, Coded) else AS_IT_IS for x in parcel.leaves] for parcel in parcels],
@@ -199,27 +201,26 @@ class Worker:
             stashed=parcels[0].stashed,
         )
 
-    def _carriers_of(self, edge: Edge, parcel: Parcel) -> list[Coded | None]:
-        """Lists what carried each leaf, as far as the codec of its gradient asks for it."""
+    def _grad_codecs_of(self, edge: Edge, parcel: Parcel) -> list[Codec | None]:
         crossing = self._station.crossings.get(edge)
-        return [x if crossing is not None and crossing.follows(k, x) else None for k, x in enumerate(parcel.leaves)]
+        return [None if crossing is None else crossing.grad_codec(k, x) for k, x in enumerate(parcel.leaves)]
 
     def _compute(self, leaves: list[list[Any]], inputs: Inputs, *, grad: bool) -> list[Any]:
         """Runs the layers on what stands for the inputs' leaves; returns the nesting that goes out on each edge."""
         trees = [tree_unflatten(values, spec) for values, spec in zip(leaves, inputs.specs, strict=True)]
         skips = {edge.skip: tree for edge, tree in zip(self._ins[1:], trees[1:], strict=True) if edge.skip is not None}
         store = SkipStore(skips)
-        versions = [_versions(values) for values in leaves]
+        versions = [versions_of(values) for values in leaves]
         with self._ambient.computing(grad=grad), skips_in(store):
             value = self.stage.module(trees[0])
-        changed = [before != _versions(values) for before, values in zip(versions, leaves, strict=True)]
+        changed = [before != versions_of(values) for before, values in zip(versions, leaves, strict=True)]
         if inputs.stashed and changed[0]:
             raise SkipUseError(
                 f"{self.stage} changes its input in place, but the stage before it stashed that same tensor as a skip; "
                 "use inplace=False in its first layer"
             )
         self._untouched = {
-            _place(x): came_as
+            place(x): came_as
             for values, origins, touched in zip(leaves, inputs.came_as, changed, strict=True)
             for x, came_as in zip(values, origins, strict=True)
             if isinstance(x, Tensor) and not touched
@@ -246,15 +247,15 @@ class Worker:
     def _checkpoint(self, i: int, inputs: Inputs) -> list[Any]:
         """Runs the layers without a graph, and keeps what it takes to run them again."""
         copies = self._station.changes_inputs is not False
-        given = [[_copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
-        versions = [_versions(values) for values in given]
+        given = [[copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
+        versions = [versions_of(values) for values in given]
         with (
             entered(Phase.CHECKPOINTING, i),
             self._randomness.first(i, repeated=True),
             self._station.buffers.watched() as snapshot,
         ):
             outputs = self._compute(given, inputs, grad=False)
-        changed = versions != [_versions(values) for values in given]
+        changed = versions != [versions_of(values) for values in given]
         self._station.changes_inputs = changed or bool(self._station.changes_inputs)
         if changed and not copies:
             raise RecomputeError(
@@ -274,7 +275,7 @@ class Worker:
         inputs = kept.inputs
         if self._station.changes_inputs:
             # The caller may want this backward again: keep what is kept.
-            inputs = replace(inputs, leaves=[[_copied(x) for x in values] for values in inputs.leaves])
+            inputs = replace(inputs, leaves=[[copied(x) for x in values] for values in inputs.leaves])
         with (
             entered(Phase.RECOMPUTING, i),
             self._randomness.again(i),
@@ -290,11 +291,11 @@ class Worker:
         graph = self._graphs.get(i)
         if not keep_graph or i in self._kept:
             self._graphs.pop(i, None)
-        carriers = self._carriers[i]
+        codecs = self._grad_codecs[i]
         if not keep_graph:
             self._kept.pop(i, None)
             self._asked.pop(i)
-            self._carriers.pop(i)
+            self._grad_codecs.pop(i)
         if graph is None:
             return
         pairs = [
@@ -306,23 +307,23 @@ class Worker:
         if pairs:
             edges, grads = zip(*pairs, strict=True)
             torch.autograd.backward(edges, grads, retain_graph=keep_graph)
-        for edge, leaves, carried in zip(self._ins, graph.leaves, carriers, strict=True):
+        for edge, leaves, chosen in zip(self._ins, graph.leaves, codecs, strict=True):
             if any(map(_is_leaf_of_graph, leaves)):
                 own = [_take_grad(x) for x in leaves]
                 crossing = self._station.crossings.get(edge)
-                packed = own if crossing is None else crossing.pack_grads(own, carried)
+                packed = own if crossing is None else crossing.pack_grads(own, chosen)
                 link.send((edge, i), Grads(packed, mark_ready([self.stage.device])))
 
     def _send(self, i: int, outputs: list[Any], asked: list[list[bool]], link: Link) -> None:
-        apart, shared = _apart(outputs) if len(outputs) > 1 else (outputs, False)
+        trees, shared = apart(outputs) if len(outputs) > 1 else (outputs, False)
         origins, self._untouched = self._untouched, {}
-        for edge, tree, wants in zip(self._outs, apart, asked, strict=True):
+        for edge, tree, wants in zip(self._outs, trees, asked, strict=True):
             leaves, spec = tree_flatten(tree)
             leaves = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
             stashed = shared and edge.skip is None
             crossing = self._station.crossings.get(edge)
             if crossing is not None:
-                leaves = crossing.pack(leaves, [origins.get(_place(x)) for x in leaves])
+                leaves = crossing.pack(leaves, [origins.get(place(x)) for x in leaves])
                 # What is decoded from a packet is the receiver's alone.
                 stashed &= any(isinstance(x, Tensor) for x in leaves)
             link.send((edge, i), Parcel.of(leaves, spec, wants, self.stage.device, stashed=stashed))
@@ -337,41 +338,3 @@ def _take_grad(value: Any) -> Tensor | None:
         return None
     grad, value.grad = value.grad, None
     return grad  # type: ignore[no-any-return]
-
-
-def _place(value: Any) -> _Place:
-    """Tells where a tensor lies and how: two with the same place are the same tensor."""
-    if not isinstance(value, Tensor) or not value.numel():
-        return (None,)
-    return (value.data_ptr(), value.shape, value.stride(), value.dtype)
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def _versions(values: list[Any]) -> list[int]:
-    """Lists how often each tensor was changed in place; tensors made in inference mode do not count it."""
-    return [value._version for value in values if isinstance(value, Tensor) and not value.is_inference()]
-
-
-def _apart(outputs: list[Any]) -> tuple[list[Any], bool]:
-    """Gives every edge memory of its own: a stage that works in place must not reach into what another stage gets.
-
-    Returns:
-        The outputs, skips copied where need be, and whether the first of them was also stashed.
-    """
-    main = {x.untyped_storage().data_ptr() for x in tree_leaves(outputs[0]) if isinstance(x, Tensor)}
-    taken = set(main)
-    shared = False
-
-    def own(x: Tensor) -> Tensor:
-        nonlocal shared
-        place = x.untyped_storage().data_ptr()
-        shared |= place in main
-        if place in taken:
-            return x.detach().clone()
-        taken.add(place)
-        return x
-
-    return [outputs[0], *(tree_map_only(Tensor, own, tree) for tree in outputs[1:])], shared

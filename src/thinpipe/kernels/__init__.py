@@ -1,7 +1,7 @@
 """The hot loops of the codecs, three times over: plain torch, numba for the CPU, triton for NVIDIA GPUs.
 
-The three give the same bytes. ``kernels_for`` picks for a tensor: numba's on the CPU, plain torch elsewhere, since
-triton's have not run on a GPU yet. ``using`` picks by hand.
+The three give the same bytes. ``kernels_for`` picks for a tensor: numba's on the CPU, triton's on an NVIDIA GPU, plain
+torch elsewhere. ``using`` picks by hand.
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ def cpu_kernels() -> Kernels:
 
 @cache
 def gpu_kernels() -> Kernels:
-    """Loads the kernels that triton compiles; what it has none for is the reference's.
-
-    They are not picked by themselves: they have run in triton's interpreter only, and on no GPU.
-    """
+    """Loads the kernels that triton compiles; the reference's where it has none, or is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return REFERENCE
     from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated, gpu_select
 
     return _of("gpu", gpu, gpu_select, gpu_blocks, gpu_rotated, *_PLAIN)
@@ -95,4 +94,6 @@ def kernels_for(device: torch.device, dtype: torch.dtype = torch.float32) -> Ker
     chosen = _chosen.get()
     if chosen is not None:
         return chosen
+    if device.type == "cuda" and torch.version.cuda is not None:
+        return gpu_kernels()
     return cpu_kernels() if device.type == "cpu" else REFERENCE

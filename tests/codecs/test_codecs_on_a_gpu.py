@@ -1,0 +1,43 @@
+"""Codecs on a GPU write the bytes that they write on the CPU, and read them back to the same bits."""
+
+import pytest
+import torch
+
+from codec_support import DTYPES, FEEDBACK, SPECS, TEMPERS, VALUES, same_bits, tensor_of
+from thinpipe import codec
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SAME_EVERYWHERE = [spec for spec in VALUES if "kmeans" not in spec] + ["topk:0.1", "topk:0.1|uniform:8"]
+"""Codecs whose arithmetic has one order; that of the others is left to the device's own linear algebra and sums."""
+
+
+@pytest.mark.parametrize("spec", SAME_EVERYWHERE)
+def test_a_packet_has_the_same_bytes_wherever_it_was_made(spec):
+    for dtype in DTYPES:
+        for temper in TEMPERS:
+            x = tensor_of(temper, (3, 5, 77), dtype)
+            here, there = codec(spec).encode(x), codec(spec).encode(x.cuda())
+            assert bytes(here) == bytes(there), (dtype, temper)
+            back = codec(spec).decode(there)
+            assert back.is_cuda
+            assert same_bits(back.cpu(), codec(spec).decode(here)), (dtype, temper)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in [*SPECS, *FEEDBACK] if spec not in SAME_EVERYWHERE])
+def test_every_other_codec_errs_alike_on_a_gpu(spec):
+    x = tensor_of("gaussian", (2, 3, 16, 16))
+    here, there = codec(spec), codec(spec)
+    errors = [(a.decode(a.encode(y)) - y).double().square().sum().sqrt() for a, y in ((here, x), (there, x.cuda()))]
+    torch.testing.assert_close(errors[0], errors[1].cpu(), rtol=2e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["uniform:8", "sort:6+2", "block:4", "had:4"])
+def test_a_large_tensor_in_channels_last_has_the_same_bytes_too(spec):
+    x = tensor_of("relu", (4, 32, 56, 57)).contiguous(memory_format=torch.channels_last)
+    there = codec(spec).encode(x.cuda())
+    assert bytes(codec(spec).encode(x)) == bytes(there)
+    assert codec(spec).decode(there).stride() == x.stride()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from thinpipe.bench.devices import as_published, gpus, release, synchronize
+from thinpipe.bench.devices import as_published, gpus, limited, release, synchronize
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import Workload, parameter_count
@@ -31,6 +31,7 @@ def measure_memory(
     devices: Sequence[torch.device],
     *,
     clear: bool = False,
+    limit: float | None = None,
     seed: int = 0,
     tick: Callable[[], None] = lambda: None,
 ) -> Record:
@@ -41,6 +42,7 @@ def measure_memory(
         row: the row.
         devices: a device for each stage.
         clear: whether gradients are cleared between the steps (default: no, as published).
+        limit: GiB of each GPU that may be used (default: all there are).
         seed: of weights and data (default: 0).
         tick: called after every step, for a progress bar.
     """
@@ -48,10 +50,12 @@ def measure_memory(
     torch.manual_seed(seed)
     release(devices)
     notes = [] if gpus(devices) else [ON_CPU]
+    if limit is not None:
+        notes.append(f"limited to {limit:g} GiB of each GPU")
     results: dict[str, float | None] = {"reserved_gib": None, "allocated_gib": None}
     samples: dict[str, list[float]] = {}
     try:
-        with as_published():
+        with as_published(), limited(devices, limit):
             samples["step"] = _train(workload, clear=clear, tick=tick)
         results |= _peaks(devices)
     except torch.OutOfMemoryError:
@@ -67,6 +71,7 @@ def measure_memory(
         **workload.settings(),
         "steps": STEPS,
         "gradients_cleared": clear,
+        "limit_gib": limit,
         "seed": seed,
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     }

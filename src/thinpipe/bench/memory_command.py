@@ -19,6 +19,14 @@ from thinpipe.bench.workload import tiny as tiny_table
 Clear: TypeAlias = Annotated[
     bool, typer.Option("--clear-gradients", help="Clear gradients between the two steps; the published runs did not.")
 ]
+Limit: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        help="GiB of each GPU that may be used; cuDNN works in whatever is free, and the published cards had 22 "
+        "(default: all there are).",
+    ),
+]
 
 
 def _memory_command(table: Table, about: str) -> Callable[..., None]:
@@ -29,12 +37,13 @@ def _memory_command(table: Table, about: str) -> Callable[..., None]:
         rows: Rows = None,
         devices: Where = None,
         clear: Clear = False,
+        limit: Limit = None,
         tiny: Tiny = False,
         seed: Seed = 0,
         json: Json = False,
         output: Output = None,
     ) -> None:
-        _measure(table, rows, devices, clear=clear, tiny=tiny, seed=seed, as_json=json, output=output)
+        _measure(table, rows, devices, clear=clear, limit=limit, tiny=tiny, seed=seed, as_json=json, output=output)
 
     command.__doc__ = f"""{about}, beside torchgpipe's published table.
 
@@ -53,6 +62,7 @@ def _measure(
     devices: str | None,
     *,
     clear: bool,
+    limit: float | None,
     tiny: bool,
     seed: int,
     as_json: bool,
@@ -66,6 +76,6 @@ def _measure(
         records = []
         for row in rows:
             tick = partial(done, row.name)
-            record = measure_memory(table, row, places.take(row.n), clear=clear, seed=seed, tick=tick)
+            record = measure_memory(table, row, places.take(row.n), clear=clear, limit=limit, seed=seed, tick=tick)
             records.append(kept(record, output=output, tiny=tiny))
     report(table.bench, memory_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)

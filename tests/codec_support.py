@@ -15,7 +15,7 @@ VALUES = [
     "none", "fp16", "bf16",
     "uniform:1", "uniform:4", "uniform:8", "uniform:11", "uniform:16", "uniform:8,zero", "uniform:4,sr",
     "uniform:8,zero,sr",
-    "sort:3+1", "sort:4+2", "sort:8", "sort:9+3", "sort:16",
+    "sort:3+1", "sort:4+2", "sort:8", "sort:9+3", "sort:16", "sort:4+2,exact",
     "kmeans:2", "kmeans:4",
     "block:1", "block:4", "block:5/24", "block:8/2", "block:12/1000", "block:4,sr",
     "had:1", "had:4", "had:8/16",

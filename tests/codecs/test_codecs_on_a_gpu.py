@@ -29,6 +29,8 @@ def test_a_packet_has_the_same_bytes_wherever_it_was_made(spec):
 
 @pytest.mark.parametrize("spec", [spec for spec in [*SPECS, *FEEDBACK] if spec not in SAME_EVERYWHERE])
 def test_every_other_codec_errs_alike_on_a_gpu(spec):
+    if "zstd" in spec:
+        pytest.importorskip("zstandard", reason="the extra zstd is not installed")
     x = tensor_of("gaussian", (2, 3, 16, 16))
     here, there = codec(spec), codec(spec)
     errors = [(a.decode(a.encode(y)) - y).double().square().sum().sqrt() for a, y in ((here, x), (there, x.cuda()))]

@@ -97,7 +97,7 @@ def test_defaults_are_written_out(short, long):
         ("block:4/64/2", 11, "all there is"),
         ("block:4 ", 6, "got '4 '"),
         ("block:4,zero", 8, "block has no option 'zero'; it has sr"),
-        ("sort:8,sr", 7, "sort has no option 'sr'; it has none"),
+        ("sort:8,sr", 7, "sort has no option 'sr'; it has exact"),
         ("uniform:8,sr,sr", 13, "there twice"),
         ("uniform:-1", 8, "whole number"),
         ("uniform:1.5", 8, "whole number"),

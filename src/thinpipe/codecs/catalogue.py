@@ -81,15 +81,16 @@ def _uniform(stage: Stage) -> Coder:
 
 
 def _sort(stage: Stage) -> Coder:
-    words = _argument(stage).split("+")
+    words, exact = _argument(stage).split("+"), _has(stage, "exact")
     if len(words) > 2:
         words[2].wrong("sort takes a width, as sort:8, or two, as sort:6+2")
     if len(words) == 1:
         bits = words[0].integer(2, 16, "the width of a code")
         split = max(1, bits // 4)
-        return Sort(bits - split, split)
+        return Sort(bits - split, split, exact=exact)
     value_bits = words[0].integer(1, 15, "the width of the place in a bucket")
-    return Sort(value_bits, words[1].integer(1, min(8, 16 - value_bits), "the width of the bucket's number"))
+    split = words[1].integer(1, min(8, 16 - value_bits), "the width of the bucket's number")
+    return Sort(value_bits, split, exact=exact)
 
 
 def _blocked(stage: Stage) -> tuple[Word, Word | None]:
@@ -153,7 +154,7 @@ _ENTRIES = (
     _values("fp16", "fp16", "half precision", lambda _: Cast("fp16", torch.float16)),
     _values("bf16", "bf16", "bfloat16", lambda _: Cast("bf16", torch.bfloat16)),
     _values("uniform", "uniform:B", "one even grid for the tensor", _uniform, ("zero", "sr")),
-    _values("sort", "sort:Q+S", "2**S buckets of equal population, a grid each", _sort),
+    _values("sort", "sort:Q+S", "2**S buckets of equal population, a grid each", _sort, ("exact",)),
     _values("kmeans", "kmeans:B", "the 2**B levels that err least", _kmeans),
     _values("block", "block:B/G", "an even grid for every G neighbours", _block, ("sr",)),
     _values("had", "had:B/G", "the same, or G neighbours rotated where that errs less", _hadamard),

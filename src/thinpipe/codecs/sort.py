@@ -7,21 +7,28 @@
 
     code of a value  =  its bucket in the high S bits, its place on the bucket's grid in the low Q bits
 
-The research prototype sorts for this. Here nothing is sorted: a bucket is known by its least and greatest value, and
-those are found by counting.
+The research prototype sorts for this. Here nothing is sorted but a sample, which says where buckets begin; where each
+ends is then looked up in the whole tensor. So the grids are exact, and the populations nearly: a tensor of more than
+65,536 values is sampled at so many places, one at random in each stretch of it, and a bucket's share of the values is
+off by 0.002 (one standard deviation, at most). ``sort:Q+S,exact`` counts all values instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes, working, working_dtype
-from thinpipe.codecs.uniform import grid_scale, grid_step, grid_values
+from thinpipe.codecs.uniform import grid_values
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
+from thinpipe.kernels.reference import grids_between, hashed
+
+SAMPLE = 1 << 16
+_SEED = 0x85EBCA6B
 
 
 class Sort(Coder):
@@ -30,25 +37,29 @@ class Sort(Coder):
     Args:
         value_bits: Q, for the place in a bucket.
         split_bits: S, for the bucket.
+        exact: whether buckets have equal populations exactly (default: as nearly as a sample tells).
     """
 
-    def __init__(self, value_bits: int, split_bits: int) -> None:
+    def __init__(self, value_bits: int, split_bits: int, *, exact: bool = False) -> None:
         self.value_bits = value_bits
         self.split_bits = split_bits
+        self.exact = exact
 
     def __str__(self) -> str:
-        return f"sort:{self.value_bits}+{self.split_bits}"
+        return f"sort:{self.value_bits}+{self.split_bits}{',exact' * self.exact}"
 
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = working(x)
         kernels = kernels_for(x.device, flat.dtype)
-        ranks = _ends(flat.numel(), 2**self.split_bits)
-        lows, highs = kernels.order_statistics(flat, ranks).view(2, -1)
-        steps = grid_step(lows.double(), highs.double(), 2**self.value_bits - 1, flat.dtype)
-        # Values that are not finite sort to the ends.
-        finite = torch.isfinite(lows[0]) & torch.isfinite(highs[-1])
-        lows, steps = torch.where(finite, lows, torch.nan), torch.where(finite, steps, torch.nan)
-        codes = kernels.buckets(flat, lows, grid_scale(steps), self.value_bits, self.split_bits)
+        buckets, levels = 2**self.split_bits, 2**self.value_bits - 1
+        if self.exact or flat.numel() <= SAMPLE:
+            lows, highs = kernels.order_statistics(flat, _ends(flat.numel(), buckets)).view(2, -1)
+            lows, _, steps, scales = grids_between(lows, highs, levels)
+        else:
+            sample = flat[_sampled(flat.numel(), flat.device)]
+            borders = kernels.order_statistics(sample, [k * SAMPLE // buckets for k in range(1, buckets)])
+            lows, _, steps, scales = kernels.grids(flat, borders, levels)
+        codes = kernels.buckets(flat, lows, scales, self.value_bits, self.split_bits)
         return [to_bytes(torch.stack([lows, steps], 1)), codes]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -62,6 +73,14 @@ class Sort(Coder):
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         table = 2 * 2**self.split_bits * working_dtype(dtype).itemsize
         return [table, packed_size(shape.numel(), self.value_bits + self.split_bits)]
+
+
+@lru_cache(maxsize=32)
+def _sampled(count: int, device: torch.device) -> Tensor:
+    """Lists the places of a sample: one in each of as many stretches, so that no pattern of the tensor can hide."""
+    places = torch.arange(SAMPLE + 1) * count // SAMPLE
+    starts, widths = places[:-1], places.diff()
+    return (starts + hashed(torch.arange(SAMPLE), _SEED) % widths).to(device)
 
 
 def _ends(count: int, buckets: int) -> list[int]:

@@ -17,6 +17,7 @@ from thinpipe.codecs.coder import from_bytes, restored, to_bytes, working, worki
 from thinpipe.codecs.dice import MayThrowDice
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
+from thinpipe.kernels.reference import grids_between
 
 
 class Uniform(MayThrowDice):
@@ -39,21 +40,21 @@ class Uniform(MayThrowDice):
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = working(x)
         kernels = kernels_for(x.device, flat.dtype)
-        low, high = kernels.extent(flat).double().unbind()
-        levels = 2**self.bits - 1
-        if self.zero:
-            low, high = low.clamp(max=0), high.clamp(min=0)
-        step = grid_step(low, high, levels, flat.dtype)
-        grid = grid_scale(step)
+        grid = self._with_zero(flat) if self.zero else kernels.grids(flat, flat[:0], 2**self.bits - 1)
+        low, _, step, scale = grid.unbind()
+        start = low
         if self.zero:
             # The grid begins a whole number of steps below 0; that number is what is sent.
             most = torch.floor(torch.finfo(flat.dtype).max / step.double())
-            start = torch.where(step > 0, torch.minimum(torch.round(-low / step.double()), most), low * 0)
-            low = -start * step.double()
-        else:
-            start = low
-        codes = kernels.affine(flat, low.to(flat.dtype), grid, self.bits, self.next_seed())
-        return [to_bytes(torch.stack([start.to(flat.dtype), step])), codes]
+            start = torch.where(step > 0, torch.minimum(torch.round(-low.double() / step.double()), most), low * 0.0)
+            low = (-start * step.double()).to(flat.dtype)
+        codes = kernels.affine(flat, low, scale, self.bits, self.next_seed())
+        return [to_bytes(torch.cat([start.to(flat.dtype), step])), codes]
+
+    def _with_zero(self, flat: Tensor) -> Tensor:
+        """Lays a grid that reaches to 0."""
+        low, high = kernels_for(flat.device, flat.dtype).extent(flat).view(2, 1)
+        return grids_between(low.clamp(max=0), high.clamp(min=0), 2**self.bits - 1)
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         start, step = from_bytes(sections[0], working_dtype(dtype)).unbind()
@@ -67,28 +68,9 @@ class Uniform(MayThrowDice):
         return [2 * working_dtype(dtype).itemsize, packed_size(shape.numel(), self.bits)]
 
 
-def grid_step(low: Tensor, high: Tensor, levels: int, dtype: torch.dtype) -> Tensor:
-    """Tells the step of a grid of so many steps from low to high, which are float64; 0 if they meet.
-
-    A finer grid than twice the least reciprocal has no finite scale. Halves cannot overflow where the difference can.
-    """
-    most = torch.finfo(dtype).max
-    step = ((high * 0.5 - low * 0.5) / levels * 2).clamp(2 / most, most)
-    return torch.where(high == low, 0.0, step).to(dtype)
-
-
 def grid_values(start: Tensor, step: Tensor, codes: Tensor) -> Tensor:
     """Tells the values on a grid; by halves where ``codes * step`` overflows, because the range exceeds the type's."""
     most = torch.finfo(start.dtype).max
     values = start + codes * step
     values = torch.where(values.isinf(), (start * 0.5 + codes * (step * 0.5)) * 2, values)
     return values.clamp(-most, most)
-
-
-def grid_scale(step: Tensor) -> Tensor:
-    """Tells what half a value's distance from the grid's beginning is multiplied with to find its place on the grid.
-
-    That is 2 / step, and 0 for a grid of one value.
-    """
-    scale = (2.0 / step.double()).clamp(max=torch.finfo(step.dtype).max)
-    return torch.where(step > 0, scale, 0.0).to(step.dtype)

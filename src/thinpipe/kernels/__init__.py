@@ -29,6 +29,7 @@ class Kernels:
     pack: Callable[[Tensor, int], Tensor]
     unpack: Callable[[Tensor, int, int], Tensor]
     extent: Callable[[Tensor], Tensor]
+    grids: Callable[[Tensor, Tensor, int], Tensor]
     affine: Callable[[Tensor, Tensor, Tensor, int, int | None], Tensor]
     lookup: Callable[[Tensor, Tensor, int, int], Tensor]
     histogram: Callable[[Tensor], Tensor]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinpipe.kernels.cpu_tiles import INFINITY, TILE, bits_of, codes_of, compiled, key, pack_tile, unpack_tile
+from thinpipe.kernels.cpu_tiles import TILE, codes_of, compiled, pack_tile, unpack_tile
 from thinpipe.kernels.planes import packed_size
-from thinpipe.kernels.threads import ranges, spread
+from thinpipe.kernels.threads import spread
 
 
 @compiled
@@ -34,19 +34,6 @@ def _unpack(packed: Any, count: int, bits: int, out: Any, start: int, stop: int)
         unpack_tile(packed, target.size, bits, tile, count, at)
         for k in range(target.size):
             target[k] = tile[k]
-
-
-@compiled
-def _extent(bits: Any, start: int, stop: int, out: Any) -> None:
-    low = np.int32(0x7FFFFFFF)
-    high = np.int32(-0x80000000)
-    part = bits[start:stop]
-    for k in range(part.size):
-        ordered = key(part[k])
-        low = min(low, ordered)
-        high = max(high, ordered)
-    out[0] = low
-    out[1] = high
 
 
 @compiled
@@ -153,20 +140,6 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     given, target = packed.numpy(), out.numpy()
     spread(count, TILE, lambda a, b: _unpack(given, count, bits, target, a, b))
     return out
-
-
-def extent(x: Tensor) -> Tensor:
-    """See ``reference.extent``."""
-    bits = bits_of(x)
-    parts = ranges(x.numel(), TILE)
-    found = np.empty((len(parts), 2), np.int32)
-    size = parts[0][1]
-    spread(x.numel(), TILE, lambda a, b: _extent(bits, a, b, found[a // size]))
-    low, high = np.int32(found[:, 0].min()), np.int32(found[:, 1].max())
-    if high >= INFINITY or low <= key.py_func(np.int32(-0x00800000)):
-        return torch.full((2,), torch.nan)
-    ends = np.array([key.py_func(low), key.py_func(high)], np.int32).view(np.float32)
-    return torch.from_numpy(ends) + 0.0
 
 
 def affine(x: Tensor, low: Tensor, scale: Tensor, bits: int, seed: int | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Order statistics on the CPU without sorting; same functions and same bytes as ``reference``."""
+"""Order statistics on the CPU without sorting, and the ends of buckets; same functions and bytes as ``reference``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from thinpipe.kernels import reference
-from thinpipe.kernels.cpu_tiles import TILE, bits_of, compiled, inlined, key
+from thinpipe.kernels.cpu_tiles import INFINITY, TILE, bits_of, compiled, inlined, key
 from thinpipe.kernels.reference import BINS
 from thinpipe.kernels.threads import ranges, spread
+
+_NOTHING = np.int32(-0x7F800001)
+"""The key of minus infinity, the greatest of no values."""
 
 _ZERO_BIN = BINS // 2
 _FEW = 5
@@ -70,6 +73,66 @@ def _zeros(bits: Any, start: int, stop: int, counts: Any) -> None:
         counts[0] += count
 
 
+@compiled
+def _greatest_below(bits: Any, borders: Any, start: int, stop: int, found: Any) -> None:
+    """Finds the least key, the greatest below each border, and the greatest of all."""
+    low = np.int32(0x7FFFFFFF)
+    high = np.int32(-0x80000000)
+    keys = np.empty(TILE, np.int32)
+    for at in range(start, stop, TILE):
+        part = bits[at : min(at + TILE, stop)]
+        for k in range(part.size):
+            ordered = key(part[k])
+            keys[k] = ordered
+            low = min(low, ordered)
+            high = max(high, ordered)
+        for number in range(borders.size):
+            border = borders[number]
+            below = found[number + 1]
+            for k in range(part.size):
+                below = max(below, keys[k] if keys[k] < border else _NOTHING)
+            found[number + 1] = below
+    found[0] = low
+    found[borders.size + 1] = high
+
+
+def extent(x: Tensor) -> Tensor:
+    """See ``reference.extent``."""
+    low, high = _bucket_ends(x, torch.empty(0))
+    return torch.cat([low, high])
+
+
+def grids(x: Tensor, borders: Tensor, levels: int) -> Tensor:
+    """See ``reference.grids``."""
+    return reference.grids_between(*_bucket_ends(x, borders), levels)
+
+
+def _bucket_ends(x: Tensor, borders: Tensor) -> tuple[Tensor, Tensor]:
+    """Finds the least and the greatest value of each bucket; all NaN if any value is not finite."""
+    bits, edges = bits_of(x), borders.numpy()
+    # Both zeros are at the border 0, and the key of -0 is below that of 0.
+    keys = np.where(edges == 0, np.int32(-1), _key(edges.view(np.int32))).astype(np.int32)
+    parts = ranges(x.numel(), TILE)
+    found = np.full((len(parts), edges.size + 2), _NOTHING, np.int32)
+    size = parts[0][1]
+    spread(x.numel(), TILE, lambda a, b: _greatest_below(bits, keys, a, b, found[a // size]))
+    low, highs = found[:, 0].min(), found[:, 1:].max(0)
+    if highs[-1] >= INFINITY or low <= _NOTHING:
+        nothing = torch.full((edges.size + 1,), torch.nan)
+        return nothing, nothing
+    lows = torch.cat([_value(low[None]), borders])
+    return lows, torch.maximum(_value(highs), lows)
+
+
+def _key(bits: Any) -> Any:
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _value(keys: Any) -> Tensor:
+    """Returns the floats of keys."""
+    return torch.from_numpy(_key(keys).astype(np.int32).view(np.float32)) + 0.0
+
+
 def histogram(x: Tensor) -> Tensor:
     """See ``reference.histogram``."""
     bits = bits_of(x)
@@ -113,5 +176,4 @@ def order_statistics(x: Tensor, ranks: list[int]) -> Tensor:
     ]
     lower = np.where(slots[bins] > 0, places, 0)
     keys = (((bins - _ZERO_BIN) << 16) | lower).astype(np.int32)
-    values = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).astype(np.int32).view(np.float32)
-    return torch.from_numpy(values) + 0.0
+    return _value(keys)

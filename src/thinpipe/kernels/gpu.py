@@ -168,15 +168,6 @@ def _key(bits):
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-@triton.jit
-def _extent(x, ends, count, TILE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    there = at < count
-    keys = _key(tl.load(x + at, mask=there, other=0.0).to(tl.int32, bitcast=True))
-    tl.atomic_min(ends, tl.min(tl.where(there, keys, 0x7FFFFFFF), axis=0))
-    tl.atomic_max(ends + 1, tl.max(tl.where(there, keys, -0x80000000), axis=0))
-
-
 def _grid(count: int) -> tuple[int]:
     return (triton.cdiv(count, 8 * _ROWS),)
 
@@ -187,16 +178,6 @@ def _seeded(seed: int | None) -> tuple[int, bool]:
 
 def _bytes(count: int, bits: int, like: Tensor) -> Tensor:
     return torch.empty(packed_size(count, bits), dtype=torch.uint8, device=like.device)
-
-
-def extent(x: Tensor) -> Tensor:
-    """See ``reference.extent``."""
-    ends = torch.tensor([0x7FFFFFFF, -0x80000000], dtype=torch.int32).to(x.device, non_blocking=True)
-    tile = 16 * 1024
-    _extent[(triton.cdiv(x.numel(), tile),)](x, ends, x.numel(), tile)
-    bits = ends ^ ((ends >> 31) & 0x7FFFFFFF)
-    floats = bits.view(torch.float32) + 0.0
-    return torch.where(torch.isfinite(floats).all(), floats, torch.nan)
 
 
 def affine(x: Tensor, low: Tensor, scale: Tensor, bits: int, seed: int | None) -> Tensor:

@@ -1,119 +1,118 @@
-"""Order statistics on NVIDIA GPUs without sorting; same functions and same values as ``reference``.
+"""The ends of buckets, and order statistics, on NVIDIA GPUs; same functions and same values as ``reference``.
 
-Values are looked for digit by digit, the highest first, in keys that order as the values do::
+::
 
-    32 bits of a key  =  11 | 11 | 10          three passes; each counts the digits of those values that agree with
-                                               what is known so far of the value at a rank, and so finds its next digit
+    x  ──►  parts, of every tile: its least value, its greatest below each border, its greatest
+                                               ──►  low, high, step and scale of every bucket
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from thinpipe.kernels import reference
-from thinpipe.kernels.gpu import _key
+from thinpipe.kernels.gpu import _EXACT, _key
 
-_DIGITS = ((21, 11), (10, 11), (0, 10))
-"""Where each digit begins, and its bits."""
+TILE = 16384
+WARPS = 8
 
-_TILE = 8192
-_MOST_RANKS = 32
+_PARTS = 1024
+"""Tiles whose ends are looked at together."""
+
+_NOTHING = tl.constexpr(-0x7F800001)
+"""The key of minus infinity, the greatest of no values."""
+
+_INFINITY = tl.constexpr(0x7F800000)
+_MOST = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
-def _ordered(x, at, there):
-    bits = tl.load(x + at, mask=there, other=0.0).to(tl.int32, bitcast=True)
-    return _key(bits).to(tl.uint32, bitcast=True) ^ 0x80000000
-
-
-@triton.jit
-def _count_first(x, counts, count, SHIFT: tl.constexpr, BITS: tl.constexpr, TILE: tl.constexpr):
-    """Counts the highest digit of all values."""
-    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+def _tile_ends(x, borders, parts, count, BORDERS: tl.constexpr, TILE: tl.constexpr):
+    tile = tl.program_id(0).to(tl.int64)
+    at = tile * TILE + tl.arange(0, TILE)
     there = at < count
-    digits = (_ordered(x, at, there) >> SHIFT).to(tl.int32)
-    found = tl.histogram(digits, 1 << BITS, mask=there)
-    tl.atomic_add(counts + tl.arange(0, 1 << BITS), found, mask=found > 0)
+    values = tl.load(x + at, mask=there, other=0.0)
+    keys = _key(values.to(tl.int32, bitcast=True))
+    tiles = tl.num_programs(0)
+    tl.store(parts + tile, tl.min(tl.where(there, keys, 0x7FFFFFFF), axis=0))
+    for number in range(BORDERS):
+        below = there & (values < tl.load(borders + number))
+        tl.store(parts + (number + 1) * tiles + tile, tl.max(tl.where(below, keys, _NOTHING), axis=0))
+    tl.store(parts + (BORDERS + 1) * tiles + tile, tl.max(tl.where(there, keys, -0x80000000), axis=0))
 
 
 @triton.jit
-def _count_next(
-    x, known, counts, count, SHIFT: tl.constexpr, BITS: tl.constexpr, SLOTS: tl.constexpr, TILE: tl.constexpr
-):
-    """Counts the next digit of the values that agree with what is known; ranks with the same are counted once.
-
-    Few values agree, unless many are equal. Those that equal the greatest of a tile are therefore counted together, for
-    to add to one memory cell again and again would take longest.
-    """
-    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    there = at < count
-    keys = _ordered(x, at, there)
-    upper = (keys >> (SHIFT + BITS)).to(tl.int32)
-    digits = ((keys >> SHIFT) & ((1 << BITS) - 1)).to(tl.int32)
-    for slot in tl.static_range(SLOTS):
-        prefix = tl.load(known + slot)
-        before = tl.load(known + max(slot - 1, 0))
-        agrees = there & (upper == prefix) & ((slot == 0) | (prefix != before))
-        if tl.max(agrees.to(tl.int32), axis=0) > 0:
-            row = counts + slot * (1 << BITS)
-            ordered = (keys ^ 0x80000000).to(tl.int32, bitcast=True)
-            most = tl.max(tl.where(agrees, ordered, -0x80000000), axis=0)
-            equal = agrees & (ordered == most)
-            digit = ((most ^ -0x80000000) >> SHIFT) & ((1 << BITS) - 1)
-            tl.atomic_add(row + digit, tl.sum(equal.to(tl.int32), axis=0))
-            tl.atomic_add(row + digits, 1, mask=agrees & (ordered != most))
+def _greatest(parts, tiles, CHUNKS: tl.constexpr, PARTS: tl.constexpr):
+    found = tl.full([PARTS], -0x80000000, tl.int32)
+    for chunk in range(CHUNKS):
+        at = chunk * PARTS + tl.arange(0, PARTS)
+        found = tl.maximum(found, tl.load(parts + at, mask=at < tiles, other=-0x80000000))
+    return tl.max(found, axis=0)
 
 
 @triton.jit
-def _pick(counts, known, ranks, found, left, BITS: tl.constexpr, FIRST: tl.constexpr):
-    """Finds the digit of one rank from the counts, and the rank among those that have it."""
-    slot = tl.program_id(0)
-    prefix = tl.load(known + slot)
-    owner = slot
-    if FIRST:
-        owner = 0
-    else:
-        # Ranks ascend, and so do prefixes: those with the same stand together, and the first was counted.
-        while (owner > 0) & (tl.load(known + tl.maximum(owner - 1, 0)) == prefix):
-            owner -= 1
-    bins = tl.arange(0, 1 << BITS)
-    here = tl.load(counts + owner * (1 << BITS) + bins)
-    rank = tl.load(ranks + slot)
-    digit = tl.sum((tl.cumsum(here, axis=0) <= rank).to(tl.int32), axis=0)
-    tl.store(found + slot, (prefix << BITS) | digit)
-    tl.store(left + slot, rank - tl.sum(tl.where(bins < digit, here, 0), axis=0))
+def _least(parts, tiles, CHUNKS: tl.constexpr, PARTS: tl.constexpr):
+    found = tl.full([PARTS], 0x7FFFFFFF, tl.int32)
+    for chunk in range(CHUNKS):
+        at = chunk * PARTS + tl.arange(0, PARTS)
+        found = tl.minimum(found, tl.load(parts + at, mask=at < tiles, other=0x7FFFFFFF))
+    return tl.min(found, axis=0)
 
 
-@cache
-def _wanted(ranks: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns the ranks in order, and where each one that was asked for is among them."""
-    order = sorted(set(ranks))
-    return torch.tensor(order, dtype=torch.int32, device=device), torch.tensor(
-        [order.index(rank) for rank in ranks], device=device
-    )
+@triton.jit
+def _value(key):
+    return _key(key).to(tl.float32, bitcast=True) + 0.0
+
+
+@triton.jit
+def _lay_grids(parts, borders, out, tiles, levels, BORDERS: tl.constexpr, CHUNKS: tl.constexpr, PARTS: tl.constexpr):
+    """Lays the grid of one bucket; see ``reference.grids_between``."""
+    bucket = tl.program_id(0)
+    least = _least(parts, tiles, CHUNKS, PARTS)
+    greatest = _greatest(parts + (BORDERS + 1) * tiles, tiles, CHUNKS, PARTS)
+    low = _value(least)
+    if bucket > 0:
+        low = tl.load(borders + bucket - 1)
+    high = tl.maximum(_value(_greatest(parts + (bucket + 1) * tiles, tiles, CHUNKS, PARTS)), low)
+    wide = (high.to(tl.float64) * 0.5 - low.to(tl.float64) * 0.5) / levels * 2.0
+    most = tl.full([], _MOST, tl.float64)
+    step = tl.minimum(tl.maximum(wide, 2.0 / most), most).to(tl.float32)
+    step = tl.where(high == low, 0.0, step)
+    scale = tl.minimum(2.0 / tl.where(step > 0.0, step, 1.0).to(tl.float64), most).to(tl.float32)
+    scale = tl.where(step > 0.0, scale, 0.0)
+    lost = (greatest >= _INFINITY) | (least <= _NOTHING)
+    nan = float("nan")
+    tl.store(out + bucket, tl.where(lost, nan, low))
+    tl.store(out + (BORDERS + 1) + bucket, tl.where(lost, nan, high))
+    tl.store(out + (BORDERS + 1) * 2 + bucket, tl.where(lost, nan, step))
+    tl.store(out + (BORDERS + 1) * 3 + bucket, tl.where(lost, nan, scale))
+
+
+def grids(x: Tensor, borders: Tensor, levels: int) -> Tensor:
+    """See ``reference.grids``."""
+    tiles, count = triton.cdiv(x.numel(), TILE), borders.numel()
+    parts = torch.empty((count + 2, tiles), dtype=torch.int32, device=x.device)
+    out = torch.empty((4, count + 1), device=x.device)
+    _tile_ends[(tiles,)](x, borders, parts, x.numel(), count, TILE, num_warps=WARPS)
+    chunks = triton.next_power_of_2(triton.cdiv(tiles, _PARTS))  # few different ones, each of which is compiled
+    _lay_grids[(count + 1,)](parts, borders, out, tiles, levels, count, chunks, _PARTS, **_EXACT)
+    return out
+
+
+def extent(x: Tensor) -> Tensor:
+    """See ``reference.extent``."""
+    return grids(x, x[:0], 1)[:2, 0]
+
+
+@lru_cache(maxsize=64)
+def _places(ranks: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(ranks, device=device)
 
 
 def order_statistics(x: Tensor, ranks: list[int]) -> Tensor:
-    """See ``reference.order_statistics``."""
-    if len(set(ranks)) > _MOST_RANKS or x.numel() >= 2**31:
-        return reference.order_statistics(x, ranks)
-    left, places = _wanted(tuple(ranks), x.device)
-    slots = left.numel()
-    known = torch.zeros_like(left)
-    grid = (triton.cdiv(x.numel(), _TILE),)
-    for k, (shift, bits) in enumerate(_DIGITS):
-        counts = torch.zeros((1 if k == 0 else slots, 1 << bits), dtype=torch.int32, device=x.device)
-        if k == 0:
-            _count_first[grid](x, counts, x.numel(), shift, bits, _TILE)
-        else:
-            _count_next[grid](x, known, counts, x.numel(), shift, bits, slots, _TILE)
-        found, rest = torch.empty_like(left), torch.empty_like(left)
-        _pick[(slots,)](counts, known, left, found, rest, bits, k == 0)
-        known, left = found, rest
-    keys = known ^ -0x80000000
-    return ((keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(torch.float32) + 0.0)[places]
+    """See ``reference.order_statistics``; the ranks are sent to the device once, or every call would wait for it."""
+    return torch.sort(x).values[_places(tuple(ranks), x.device)] + 0.0

@@ -22,6 +22,47 @@ def extent(x: Tensor) -> Tensor:
     return torch.where(torch.isfinite(ends).all(), ends, torch.nan)
 
 
+def grids(x: Tensor, borders: Tensor, levels: int) -> Tensor:
+    """Lays an even grid over each bucket of values, from the bucket's least to its greatest.
+
+    Args:
+        x: flat.
+        borders: where all buckets but the first begin, ascending, each a value of ``x``; none for one bucket of all.
+        levels: the steps of a grid.
+
+    Returns:
+        Four rows, a column a bucket: see ``grids_between``.
+    """
+    low, high = extent(x).unbind()
+    below = [torch.where(x < border, x, -torch.inf).amax() for border in borders]
+    lows = torch.cat([low.view(1), borders])
+    # A bucket of which nothing is left, since the next begins where it does, is its border alone.
+    return grids_between(lows, torch.maximum(torch.stack([*below, high]) + 0.0, lows), levels)
+
+
+def grids_between(lows: Tensor, highs: Tensor, levels: int) -> Tensor:
+    """Lays even grids between known ends, those of a finite tensor if the first and the last are.
+
+    ::
+
+        low    least value
+        high   greatest value
+        step   (high - low) / levels; 0 if they are equal
+        scale  2 / step: times half a value's distance from low it is the value's place on the grid; 0 if the step is
+
+    Returns:
+        Those four as rows; all NaN if the tensor is not finite.
+    """
+    most = torch.finfo(lows.dtype).max
+    low, high = lows.double(), highs.double()
+    # A finer grid than twice the least reciprocal has no finite scale. Halves cannot overflow where a difference can.
+    wide = ((high * 0.5 - low * 0.5) / levels * 2).clamp(2 / most, most)
+    steps = torch.where(high == low, 0.0, wide).to(lows.dtype)
+    scales = torch.where(steps > 0, (2.0 / steps.double()).clamp(max=most), 0.0).to(lows.dtype)
+    rows = torch.stack([lows, highs, steps, scales])
+    return torch.where(torch.isfinite(lows[0]) & torch.isfinite(highs[-1]), rows, torch.nan)
+
+
 def affine(x: Tensor, low: Tensor, scale: Tensor, bits: int, seed: int | None) -> Tensor:
     """Quantizes to an even grid and packs.
 

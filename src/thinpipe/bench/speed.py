@@ -67,6 +67,8 @@ def measure_speed(
     torch.manual_seed(seed)
     release(devices)
     notes = [f"all {row.n} stages on one GPU"] if row.n > 1 and len(gpus(devices)) == 1 else []
+    if row.recompute == "cheap":
+        notes.append("not among the published rows: the results of convolutions are kept, and the rest is recomputed")
     batches = length.batches(row, table.dataset)
     results: dict[str, float | None] = {"throughput": None, "parameters": parameter_count(table, row)}
     samples: dict[str, list[float]] = {}

@@ -39,6 +39,7 @@ class Row:
         chunks: micro-batches asked for.
         balance: layers of each stage; none for the bare module.
         checkpoint: which micro-batches are recomputed.
+        recompute: what is repeated of them.
         published: the authors' figures.
     """
 
@@ -48,6 +49,7 @@ class Row:
     chunks: int = 1
     balance: tuple[int, ...] = ()
     checkpoint: Mode = "except_last"
+    recompute: Literal["all", "cheap"] = "all"
     published: Published = field(default_factory=Published)
 
     @property

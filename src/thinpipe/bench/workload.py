@@ -43,6 +43,7 @@ class Workload:
             "micro_batches": self.row.m,
             "balance": list(self.row.balance),
             "checkpoint": self.row.checkpoint if self.row.balance else None,
+            "recompute": self.row.recompute if self.row.balance else None,
             "optimizer": self.table.optimizer,
             "devices": [str(device) for device in self.devices],
         }
@@ -62,7 +63,14 @@ class Workload:
         if not self.row.balance:
             return network
         row = self.row
-        return Pipe(network, row.balance, devices=self.devices, chunks=row.chunks, checkpoint=row.checkpoint)
+        return Pipe(
+            network,
+            row.balance,
+            devices=self.devices,
+            chunks=row.chunks,
+            checkpoint=row.checkpoint,
+            recompute=row.recompute,
+        )
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Draws images on the first device and a target on the last."""

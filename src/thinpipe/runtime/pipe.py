@@ -32,6 +32,7 @@ from thinpipe.stages.profile import Device, balance_by_time
 from thinpipe.stages.split import split, verify_devices, verify_sequential
 
 CHECKPOINT_MODES = ("always", "except_last", "never")
+RECOMPUTE_MODES = ("all", "cheap")
 
 
 class Pipe(nn.Module):
@@ -50,6 +51,9 @@ class Pipe(nn.Module):
         checkpoint: which micro-batches are recomputed in the backward instead of keeping their activations: ``always``
             all, ``except_last`` all but the last, whose backward comes first anyway, ``never`` none. Default:
             ``except_last``. In evaluation none are.
+        recompute: what is repeated when a micro-batch is recomputed: ``all`` of the forward, or only what is ``cheap``;
+            then the results of convolutions and matrix products are kept, about half of the activations, and the
+            recomputation takes next to no time. Default: ``all``.
         deferred_batch_norm: whether BatchNorm moves its running statistics once a batch, as one device would, instead
             of once a micro-batch. Default: ``False``.
         codec: how activations are packed at the cuts, in evaluation too: a codec's text, as ``block:4``, or a mapping
@@ -73,6 +77,7 @@ class Pipe(nn.Module):
         devices: Iterable[Device] | None = None,
         chunks: int = 1,
         checkpoint: str = "except_last",
+        recompute: str = "all",
         deferred_batch_norm: bool = False,
         codec: CodecChoice = None,
         grad_codec: CodecChoice = None,
@@ -85,6 +90,9 @@ class Pipe(nn.Module):
             raise ValueError(f"number of chunks must be positive integer, got {chunks}")
         if self.checkpoint not in CHECKPOINT_MODES:
             raise ValueError(f"checkpoint is not one of 'always', 'except_last', or 'never', got {checkpoint!r}")
+        self.recompute = str(recompute)
+        if self.recompute not in RECOMPUTE_MODES:
+            raise ValueError(f"recompute is not one of 'all' or 'cheap', got {recompute!r}")
         self.codec, self.grad_codec = codec, grad_codec
         verify_choice(codec)
         verify_choice(grad_codec)
@@ -127,7 +135,8 @@ class Pipe(nn.Module):
         self.balance = balance
         self.devices = self.devices[: len(balance)]
         self._crossings = crossings(stages, self.codec, self.grad_codec)
-        stations = [Station(stage, self._crossings) for stage in stages]
+        thrifty = self.recompute == "cheap"
+        stations = [Station(stage, self._crossings, thrifty=thrifty) for stage in stages]
         self._team = Team(stations, DrawingHabits(len(stages)), Crew(len(stages)), threading.Lock())
         return self._team
 

@@ -1,6 +1,7 @@
 """The compiled kernels give the bytes of the plain ones, for every function, value and size."""
 
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hypothesis.extra import numpy as hnp
 from codec_support import SPECS, raw, tensor_of, tensors
 from thinpipe import codec
 from thinpipe.codecs.hadamard import _gaussian
-from thinpipe.codecs.uniform import grid_scale, grid_step
 from thinpipe.kernels import REFERENCE, cpu_kernels, using
 from thinpipe.kernels.planes import packed_size
+from thinpipe.kernels.reference import grids_between
+from thinpipe.kernels.reference_blocks import ROTATED, signs
 
 CPU = cpu_kernels()
 LARGE = [
@@ -105,9 +107,9 @@ def test_extents_are_alike_and_nan_where_anything_is_not_finite(x):
 @many
 @given(x=arrays(odd_floats), bits=st.integers(1, 16), seed=seeds)
 def test_even_grids_are_alike(x, bits, seed):
-    low, high = REFERENCE.extent(x).double()
-    step = grid_step(low, high, 2**bits - 1, torch.float32)
-    (packed,) = same("affine", x, low.float(), grid_scale(step), bits, seed)
+    (grid,) = same("grids", x, x[:0], 2**bits - 1)
+    low, _, _, scale = grid.unbind()
+    (packed,) = same("affine", x, low, scale, bits, seed)
     table = torch.linspace(-1, 1, 2**bits)
     same("lookup", packed, table, x.numel(), bits)
 
@@ -141,9 +143,24 @@ def test_buckets_are_alike(x, value_bits, split_bits):
     lows = ranked[ranks] + 0.0
     highs = torch.cat([lows[1:], ranked[-1:]])
     finite = torch.isfinite(x).all()
-    steps = grid_step(lows.double(), highs.double(), 2**value_bits - 1, torch.float32)
-    lows, scales = torch.where(finite, lows, torch.nan), grid_scale(torch.where(finite, steps, torch.nan))
-    same("buckets", x, lows, scales, value_bits, split_bits)
+    known = grids_between(lows, torch.where(finite, highs, torch.nan), 2**value_bits - 1)
+    same("buckets", x, known[0], known[3], value_bits, split_bits)
+
+
+@many
+@given(x=arrays(odd_floats), value_bits=few_bits, data=st.data())
+def test_grids_of_buckets_are_alike_and_reach_from_least_to_greatest_value(x, value_bits, data):
+    count = data.draw(st.integers(0, 6))
+    borders = x[data.draw(st.lists(st.integers(0, x.numel() - 1), min_size=count, max_size=count))].sort().values + 0.0
+    (found,) = same("grids", x, borders, 2**value_bits - 1)
+    if not torch.isfinite(x).all():
+        assert found.isnan().all()
+        return
+    edges = [-torch.inf, *borders.tolist(), torch.inf]
+    for (low, high, step, _), (start, end) in zip(found.T.tolist(), pairwise(edges), strict=True):
+        inside = x[(x >= start) & (x < end)].tolist() or [max(start, float(x.min()))]
+        assert (low, high) == (min(inside), max(inside))
+        assert (step == 0) == (low == high)
 
 
 @many
@@ -179,11 +196,39 @@ def test_blocks_that_nobody_encoded_are_decoded_alike(n, bits, group, data):
 
 
 @settings(deadline=None, max_examples=150)
-@given(x=arrays(odd_floats), bits=few_bits, log_group=st.integers(0, 11))
+@given(x=arrays(odd_floats), bits=few_bits, log_group=st.integers(0, 12))
 def test_rotated_blocks_are_alike(x, bits, log_group):
     levels, borders = _gaussian(bits, torch.device("cpu"))
     meta, codes = same("hadamard_encode", x, levels, borders, 2**log_group)
     same("hadamard_decode", meta, codes, levels, x.numel(), 2**log_group)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+@pytest.mark.parametrize("group", [16, 256, 512, 1024, 4096])
+def test_sums_over_the_worst_of_rotated_blocks_do_not_overflow(bits, group):
+    """A block that is one row of the rotation has all of itself in one place, after it or before it."""
+    most = torch.tensor([1.99999988])
+    alike = (most * signs(group)).expand(2, group)
+    single = torch.nn.functional.one_hot(torch.tensor([0, group - 1]), group) * most
+    noise = torch.randn(2, group, generator=torch.Generator().manual_seed(0)) * 1e-3
+    levels, borders = _gaussian(bits, torch.device("cpu"))
+    for x in (alike, alike + noise, single, single + noise):
+        meta, codes = same("hadamard_encode", x.reshape(-1), levels, borders, group)
+        same("hadamard_decode", meta, codes, levels, x.numel(), group)
+
+
+@many
+@given(n=sizes, bits=few_bits, log_group=st.integers(0, 8), seed=st.integers(0, 999))
+def test_rotated_blocks_that_nobody_encoded_are_decoded_alike(n, bits, log_group, seed):
+    """Anything may come over a wire: scales that are negative, infinite or NaN, and codes at random."""
+    generator = torch.Generator().manual_seed(seed)
+    levels, _ = _gaussian(bits, torch.device("cpu"))
+    blocks = -(-n >> log_group)
+    meta = torch.randint(-(2**15), 2**15, (blocks, 2), generator=generator).to(torch.int16)
+    meta[::2, 1] = ROTATED
+    codes = torch.randint(0, 256, (packed_size(blocks << log_group, bits),), generator=generator).to(torch.uint8)
+    ours, plain = (k.hadamard_decode(meta, codes, levels, n, 2**log_group) for k in (CPU, REFERENCE))
+    torch.testing.assert_close(ours, plain, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("spec", SPECS)

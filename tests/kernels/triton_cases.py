@@ -11,7 +11,7 @@ import warnings
 import torch
 
 from thinpipe.kernels import REFERENCE, gpu_kernels
-from thinpipe.kernels.reference_blocks import gaussian_levels
+from thinpipe.kernels.reference_blocks import integer_levels
 
 SIZES = (1, 300, 2049)
 WIDTHS = (1, 3, 4, 8, 14)
@@ -62,6 +62,9 @@ def compare(device):
 
     for name, x in tensors(device):
         low, high = case(name, "extent", x).unbind()
+        borders = torch.nan_to_num(x)[: x.numel() // 2 : 100][:3].sort().values + 0.0
+        case(name, "grids", x, borders, 63)
+        case(f"{name} one", "grids", x, x[:0], 255)
         for bits in WIDTHS:
             step = (high.double() - low.double()) / (2**bits - 1)
             scale = torch.where(step > 0, (2 / step).clamp(max=3e38), 0.0).float()
@@ -73,17 +76,16 @@ def compare(device):
         case(f"{name} dice", "blocks_encode", x, 4, 128, 5)
         lows = torch.where(low.isnan(), low, torch.stack([low, high - (high - low) / 2, high, high]))
         case(name, "buckets", x, lows, torch.full_like(lows, 50.0), 6, 2)
-        ranks = sorted({0, x.numel() // 3, x.numel() // 2, x.numel() - 1})
-        case(name, "order_statistics", torch.nan_to_num(x, posinf=1.0, neginf=-1.0), [*ranks, *ranks[:1]])
+        case(name, "order_statistics", torch.nan_to_num(x, posinf=1.0, neginf=-1.0), [0, x.numel() // 2])
         case(name, "nearest", torch.nan_to_num(x), torch.tensor([-1.0, 0.0, 1.0], device=device), 2)
-        for bits in (1, 4):
-            levels = torch.tensor(gaussian_levels(bits), device=device)
+        for bits, group in ((1, 64), (4, 128), (7, 16)):
+            levels = torch.tensor(integer_levels(bits), dtype=torch.int32, device=device)
             borders = (levels[1:] + levels[:-1]) / 2
-            turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, 64)
-            case(f"{name} bits {bits}", "hadamard_decode", *turned, levels, x.numel(), 64)
+            turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, group)
+            case(f"{name} bits {bits}", "hadamard_decode", *turned, levels, x.numel(), group)
     # Several tiles, and many equal values at both ends.
-    x = torch.nn.functional.relu6(torch.randn(20_001) * 4).to(device)
-    case("relu6 20001", "order_statistics", x, [0, 4999, 5000, 10_000, 15_000, 20_000])
+    x = torch.nn.functional.relu6(torch.randn(40_001) * 4).to(device)
+    case("relu6 40001", "grids", x, torch.tensor([0.0, 0.0, 2.5, 6.0], device=device).clamp(max=x.max()), 63)
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
-from thinpipe.kernels.reference_blocks import gaussian_levels
+from thinpipe.kernels.reference_blocks import integer_levels
 
 DEFAULT_GROUP = 128
 
@@ -63,5 +63,5 @@ class Hadamard(Coder):
 @cache
 def _gaussian(bits: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Returns the levels for a Gaussian, and the borders between them."""
-    levels = torch.tensor(gaussian_levels(bits), dtype=torch.float64)
-    return levels.float().to(device), ((levels[1:] + levels[:-1]) / 2).float().to(device)
+    levels = torch.tensor(integer_levels(bits), dtype=torch.int32)
+    return levels.to(device), ((levels[1:] + levels[:-1]) / 2).to(device)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -106,16 +105,18 @@ class Packet:
         numbers = struct.pack(f"<{len(lengths) + dims}Q", *lengths, *self.shape)
         return fixed + numbers + bytes(self.order) + spec
 
+    def parts(self) -> list[Tensor]:
+        """Lists the message's parts, flat ``uint8`` tensors on the CPU: the header, and the sections as they are."""
+        header = bytearray(self.header())
+        sections = [section.contiguous().cpu() for section in self.sections]
+        checksum = zlib.crc32(header)
+        for section in sections:
+            checksum = zlib.crc32(section.numpy().data, checksum)
+        struct.pack_into("<I", header, _CHECKSUM_AT, checksum)
+        return [torch.frombuffer(header, dtype=torch.uint8), *sections]
+
     def __bytes__(self) -> bytes:
-        message = bytearray(self.nbytes)
-        header = self.header()
-        message[: len(header)] = header
-        at = len(header)
-        for section in self.sections:
-            message[at : at + section.numel()] = section.contiguous().cpu().numpy().data
-            at += section.numel()
-        struct.pack_into("<I", message, _CHECKSUM_AT, zlib.crc32(message))
-        return bytes(message)
+        return b"".join(part.numpy().data for part in self.parts())
 
     @classmethod
     def from_bytes(cls, buffer: bytes | bytearray | memoryview) -> Packet:
@@ -124,10 +125,21 @@ class Packet:
         Raises:
             PacketError: the message is not a packet, or was damaged on its way.
         """
-        message = bytearray(buffer)
-        if len(message) < _FIXED.size:
-            raise PacketError(f"a packet has at least {_FIXED.size} bytes, got {len(message)}")
-        magic, version, number, dims, spec_length, count, checksum = _FIXED.unpack_from(message)
+        if not len(buffer):
+            raise PacketError(f"a packet has at least {_FIXED.size} bytes, got none")
+        return cls.from_tensor(torch.frombuffer(bytearray(buffer), dtype=torch.uint8))
+
+    @classmethod
+    def from_tensor(cls, message: Tensor) -> Packet:
+        """Reads a packet from a whole message, a flat ``uint8`` tensor on the CPU, whose memory the packet then shares.
+
+        Raises:
+            PacketError: the message is not a packet, or was damaged on its way.
+        """
+        data = message.numpy().data
+        if len(data) < _FIXED.size:
+            raise PacketError(f"a packet has at least {_FIXED.size} bytes, got {len(data)}")
+        magic, version, number, dims, spec_length, count, checksum = _FIXED.unpack_from(data)
         if magic != MAGIC:
             raise PacketError(f"not a packet: it begins with {bytes(magic)!r} instead of {MAGIC!r}")
         if version != VERSION:
@@ -135,26 +147,19 @@ class Packet:
         if number >= len(DTYPES) or dims > MOST_DIMS or spec_length > MOST_SPEC or not 0 < count <= MOST_SECTIONS:
             raise PacketError(f"a damaged header: type {number}, {dims} dimensions, {count} sections")
         start = _FIXED.size + 8 * count + 9 * dims + spec_length
-        if len(message) < start:
-            raise PacketError(f"the packet ends in its header: {len(message)} bytes of {start}")
-        numbers = struct.unpack_from(f"<{count + dims}Q", message, _FIXED.size)
+        if len(data) < start:
+            raise PacketError(f"the packet ends in its header: {len(data)} bytes of {start}")
+        numbers = struct.unpack_from(f"<{count + dims}Q", data, _FIXED.size)
         lengths, shape = numbers[:count], numbers[count:]
-        if len(message) != start + sum(lengths):
-            raise PacketError(f"a packet of {start + sum(lengths)} bytes has {len(message)}")
-        struct.pack_into("<I", message, _CHECKSUM_AT, 0)
-        if zlib.crc32(message) != checksum:
+        if len(data) != start + sum(lengths):
+            raise PacketError(f"a packet of {start + sum(lengths)} bytes has {len(data)}")
+        header = bytearray(data[:start])
+        struct.pack_into("<I", header, _CHECKSUM_AT, 0)
+        if zlib.crc32(data[start:], zlib.crc32(header)) != checksum:
             raise PacketError("the packet was damaged on its way: its checksum is wrong")
-        order = tuple(message[start - spec_length - dims : start - spec_length])
-        spec = message[start - spec_length : start]
+        order = tuple(header[start - spec_length - dims : start - spec_length])
+        spec = header[start - spec_length :]
         if sorted(order) != list(range(dims)) or not spec.isascii() or prod(max(1, size) for size in shape) >= 2**60:
             raise PacketError(f"a packet of an impossible tensor: shape {shape}, order {order}, codec {bytes(spec)!r}")
-        return cls(spec.decode("ascii"), DTYPES[number], torch.Size(shape), order, _cut(message, start, lengths))
-
-
-def _cut(message: bytearray, start: int, lengths: Sequence[int]) -> tuple[Tensor, ...]:
-    whole = torch.frombuffer(message, dtype=torch.uint8)
-    sections = []
-    for length in lengths:
-        sections.append(whole[start : start + length])
-        start += length
-    return tuple(sections)
+        sections = message[start:].split(list(lengths))
+        return cls(spec.decode("ascii"), DTYPES[number], torch.Size(shape), order, tuple(sections))

@@ -1,8 +1,18 @@
-"""The kernels for rotated blocks on NVIDIA GPUs; same functions and same bytes as ``reference_blocks``."""
+"""The kernels for rotated blocks on NVIDIA GPUs; same functions and same bytes as ``reference_blocks``.
+
+A rotation is a product with a matrix of 1 and -1, which the tensor cores do: factors are integers of at most 11 bits,
+which a float16 holds, and sums stay below 2**24, so that a float32 holds them whatever the order. Blocks of sizes
+that they do not take are left to the reference.
+
+Floats become integers by an addition: ``1.5 * 2**23 + k`` has the integer k, rounded, in its lowest bits. Conversions
+would take four times as long.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -10,37 +20,44 @@ import triton.language as tl
 from torch import Tensor
 
 from thinpipe.kernels import reference_blocks
-from thinpipe.kernels.gpu import _EXACT, _code, _load_codes, _store_codes
-from thinpipe.kernels.gpu_blocks import _INFINITY, _LEAST, _MOST, _POISON, TILE, _half_step, _reciprocal, _spans, fits
+from thinpipe.kernels.gpu import _EXACT, _ROUNDER
+from thinpipe.kernels.gpu_blocks import _INFINITY, _MOST, _POISON, _half_step
+from thinpipe.kernels.gpu_rows import _ROUNDER_BITS, _found, _load_codes, _span, _square, _store_codes
 from thinpipe.kernels.planes import packed_size
 
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a kernel is laid out on the GPU; changes its time and nothing else.
+
+    Args:
+        rows: blocks in a tile; at least 64 for the fastest tensor-core instructions.
+        tiles: that a program works on, one after the other, once it has the matrix.
+        warps: of a program; twice as many for blocks of 256 values, whose sums have no room in the registers of fewer.
+        stages: how many tiles are in flight; with more than one, the next is loaded while one is worked on.
+        registers: the most that a thread may have; None leaves it to the compiler.
+    """
+
+    rows: int
+    tiles: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+    def options(self, group: int) -> dict[str, Any]:
+        """Returns what triton's compiler takes, for blocks of a size."""
+        warps = self.warps * max(1, group // 128)
+        return {"num_warps": warps, "num_stages": self.stages, "maxnreg": self.registers, **_EXACT}
+
+
+ENCODE = Launch(rows=64, tiles=4, warps=4, stages=2)
+DECODE = Launch(rows=64, tiles=4, warps=4, stages=1)
+
+_MUCH_MEMORY = 224 * 1024
+
 _ROTATED = tl.constexpr(reference_blocks.ROTATED)
-
-
-@triton.jit
-def _rotate(rows, BLOCKS: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr):
-    """Applies the Hadamard transform to each row by butterflies, from the nearest neighbours up."""
-    for stage in tl.static_range(STAGES):
-        SPAN: tl.constexpr = 1 << stage
-        pairs = tl.permute(tl.reshape(rows, [BLOCKS * GROUP // (2 * SPAN), 2, SPAN]), [0, 2, 1])
-        a, b = tl.split(pairs)
-        rows = tl.reshape(tl.permute(tl.join(a + b, a - b), [0, 2, 1]), [BLOCKS, GROUP])
-    return rows
-
-
-@triton.jit
-def _tree_sum(rows, BLOCKS: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr):
-    """Sums each row by adding its second half to its first, again and again."""
-    for stage in tl.static_range(STAGES):
-        HALF: tl.constexpr = GROUP >> (stage + 1)
-        a, b = tl.split(tl.permute(tl.reshape(rows, [BLOCKS, 2, HALF]), [0, 2, 1]))
-        rows = a + b
-    return tl.reshape(rows, [BLOCKS])
-
-
-@triton.jit
-def _power_below(x):
-    return tl.maximum((x.to(tl.int32, bitcast=True) & _INFINITY).to(tl.float32, bitcast=True), _LEAST)
+_LEAST_PEAK = tl.constexpr(reference_blocks.LEAST_PEAK)
+_UNIT = tl.constexpr(1.0 * reference_blocks.LEVEL_UNIT)
 
 
 @triton.jit
@@ -48,54 +65,80 @@ def _encode(
     x,
     levels,
     borders,
-    signs,
+    matrix,
     meta,
     out,
     count,
     total,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    STAGES: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    at = block[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    values = tl.load(x + tl.minimum(at, count - 1))
-    step_bits, multiple, lost = _spans(values, at >= 0, BITS)
-    values = tl.where(lost[:, None], 0.0, values)
-    half_step = _half_step(step_bits)
-    base = multiple * (half_step * 0.0625)
-    even = _code((values * 0.5 - base[:, None]) * (_reciprocal(step_bits) * 2.0)[:, None], at, at, BITS, False)
-    unit = _power_below(tl.max(tl.abs(values), axis=1))
-    scaled = tl.div_rn(values, tl.broadcast_to(unit[:, None], [BLOCKS, GROUP]))
-    decoded = base[:, None] + even.to(tl.float32) * half_step[:, None]
-    rest = scaled - decoded * tl.div_rn(tl.full([BLOCKS], 2.0, tl.float32), unit)[:, None]
-    even_error = _tree_sum(rest * rest, BLOCKS, GROUP, STAGES)
-    turned = _rotate(scaled * tl.load(signs + tl.arange(0, GROUP))[None, :], BLOCKS, GROUP, STAGES)
-    square = _tree_sum(turned * turned, BLOCKS, GROUP, STAGES)
-    deviation = tl.sqrt_rn(square * (1.0 / GROUP))
-    inverse = tl.where(deviation > 0.0, tl.div_rn(1.0, tl.where(deviation > 0.0, deviation, 1.0)), 0.0)
-    places = turned * inverse[:, None]
-    codes = tl.zeros_like(places).to(tl.int32)
-    for k in range((1 << BITS) - 1):
-        codes += tl.where(places >= tl.load(borders + k), 1, 0)
-    chosen = tl.load(levels + codes)
-    along = _tree_sum(turned * chosen, BLOCKS, GROUP, STAGES)
-    norm = _tree_sum(chosen * chosen, BLOCKS, GROUP, STAGES)
-    scale = tl.maximum(tl.div_rn(along, norm), 0.0) * (1.0 / GROUP) * unit
-    scale_bits = tl.minimum((scale.to(tl.int32, bitcast=True) + 0x8000) >> 16, 0x7F7F)
-    scale = tl.div_rn((scale_bits << 16).to(tl.float32, bitcast=True), unit) * (1.0 * GROUP)
-    turned_error = (square - scale * (along * 2.0 - scale * norm)) * (1.0 / GROUP)
-    turns = turned_error < even_error
-    codes = tl.where(turns[:, None], codes, even)
-    codes = tl.where(lost[:, None] | (at >= total), 0, codes)
-    used = block * GROUP < count
-    first_half = tl.where(turns, scale_bits, step_bits)
-    tl.store(meta + block * 2, tl.where(lost, _POISON, first_half).to(tl.int16), mask=used)
-    tl.store(meta + block * 2 + 1, tl.where(turns, _ROTATED, multiple.to(tl.int32)).to(tl.int16), mask=used)
-    ROWS: tl.constexpr = BLOCKS * GROUP // 8
-    first = tl.program_id(0).to(tl.int64) * ROWS
-    _store_codes(tl.reshape(codes, [ROWS, 8]), out, first, total, BITS, ROWS)
+    HALF: tl.constexpr = 1 << (BITS - 1)
+    one = tl.arange(0, GROUP)
+    factors = tl.load(matrix + one[:, None] * GROUP + one[None, :])
+    last = tl.load(x + count - 1)
+    # Sixteen neighbours in the last dimension: so four threads share a block, and not a whole warp.
+    row = tl.arange(0, ROWS)
+    inside = tl.arange(0, GROUP // 16)[None, :, None] * 16 + tl.arange(0, 16)[None, None, :]
+    inside += row[:, None, None] * GROUP
+    for tile in range(TILES):
+        first = (tl.program_id(0).to(tl.int64) * TILES + tile) * ROWS
+        there = count - first * GROUP
+        values = tl.load(x + first * GROUP + inside, mask=inside < there, other=last)
+
+        low = tl.min(tl.min(values, axis=1), axis=1)
+        high = tl.max(tl.max(values, axis=1), axis=1)
+        step_bits, reciprocal, multiple, peak, finite = _span(low, high, BITS)
+        half_step = _half_step(step_bits)
+        base = multiple * (half_step * 0.0625)
+        # Fusing is for products that are exact.
+        places = tl.fma(values, 0.5, -base[:, None, None]) * (reciprocal * 2.0)[:, None, None]
+        places = tl.clamp(places, 0.0, (1 << BITS) - 1.0, propagate_nan=tl.PropagateNan.ALL)
+        biased = places + _ROUNDER
+        rest = places - (biased - _ROUNDER)
+        rest = (rest + 24576.0) - 24576.0  # to multiples of 1/512
+        even_sum = tl.sum(tl.sum(rest * rest, axis=1), axis=1)
+        finite = finite & (even_sum == even_sum)  # a NaN is neither the least nor the greatest, but is in the sum
+        even = biased.to(tl.int32, bitcast=True) & tl.where(finite, (1 << BITS) - 1, 0)[:, None, None]
+
+        power = (tl.maximum(peak, _LEAST_PEAK).to(tl.int32, bitcast=True) & _INFINITY).to(tl.float32, bitcast=True)
+        zoom = tl.div_rn(1024.0, power)
+        whole = tl.fma(values, zoom[:, None, None], _ROUNDER) - _ROUNDER
+        lack = (tl.fma(values, -zoom[:, None, None], whole) + 12288.0) - 12288.0  # to multiples of 1/1024
+        turned = tl.dot(tl.reshape(whole.to(tl.float16), [ROWS, GROUP]), factors)
+        # Taken away and not added: triton makes a sum of two products one product, whose sums have too many bits.
+        turned -= tl.dot(tl.reshape(lack.to(tl.float16), [ROWS, GROUP]), factors)
+
+        square = _square(turned, GROUP)
+        root = tl.maximum(tl.sqrt_rn(square * (1.0 / GROUP)), 1.0)
+        places = tl.abs(turned) * tl.div_rn(_UNIT * 16.0 / GROUP, root)[:, None]
+        found = _found(places, levels, borders, HALF)
+        codes = (tl.where(turned < 0.0, ~found, found) & ((1 << BITS) - 1)).to(tl.uint8)
+        chosen = found >> 8
+        beyond = (places + _ROUNDER).to(tl.int32, bitcast=True) - _ROUNDER_BITS - chosen
+        error = tl.sum(beyond * beyond, axis=1).to(tl.float32)
+        along = tl.sum(beyond * chosen, axis=1)
+        norm = tl.sum(chosen * chosen, axis=1)
+        ratio = tl.div_rn((along + norm).to(tl.float32), norm.to(tl.float32))
+        scale = ratio * (root * 0.0625) * tl.div_rn(1.0, zoom)
+        scale_bits = tl.minimum((scale.to(tl.int32, bitcast=True) + 0x8000) >> 16, 0x7F7F)
+        excess = 1.0 - tl.div_rn((scale_bits << 16).to(tl.float32, bitcast=True) * zoom * 16.0, root)
+        turned_sum = error + excess * (along.to(tl.float32) * 2.0 + excess * norm.to(tl.float32))
+        even_step = half_step * 2.0 * zoom
+        # The rest of a step is squared in whole steps here, and in 512ths in the reference.
+        unit = GROUP / (_UNIT * 16.0 * _UNIT * 16.0)
+        turned_error = tl.maximum(turned_sum, 0.0) * (root * root) * unit
+        turns = finite & (peak >= _LEAST_PEAK) & (turned_error < even_sum * (even_step * even_step))
+
+        codes = tl.where(turns[:, None], codes, tl.reshape(even.to(tl.uint8), [ROWS, GROUP]))
+        used = row * GROUP < there
+        head = tl.where(turns, scale_bits, tl.where(finite, step_bits, _POISON))
+        second = tl.where(turns, _ROTATED, tl.where(finite, multiple, 0.0).to(tl.int32))
+        tl.store(meta + first * 2 + row * 2, head.to(tl.int16), mask=used)
+        tl.store(meta + first * 2 + row * 2 + 1, second.to(tl.int16), mask=used)
+        _store_codes(codes, out, first, used, total, BITS, ROWS, GROUP)
 
 
 @triton.jit
@@ -103,61 +146,87 @@ def _decode(
     meta,
     packed,
     levels,
-    signs,
+    matrix,
     out,
     count,
     total,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    STAGES: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    at = block[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    codes = _load_codes(packed, at, total, BITS)
-    used = block * GROUP < count
-    scale = (tl.load(meta + block * 2, mask=used, other=0).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    multiple = tl.load(meta + block * 2 + 1, mask=used, other=0).to(tl.int32)
-    lost = scale * 0.0 != 0.0
-    unit = _power_below(scale)
-    share = tl.div_rn(tl.where(lost, 0.0, scale), unit)
-    turned = _rotate(tl.load(levels + codes) * share[:, None], BLOCKS, GROUP, STAGES)
-    turned = turned * tl.load(signs + tl.arange(0, GROUP))[None, :] * unit[:, None]
-    half = scale * 0.5
-    even = ((multiple.to(tl.float32) * (half * 0.0625))[:, None] + codes.to(tl.float32) * half[:, None]) * 2.0
-    values = tl.where((multiple == _ROTATED)[:, None], turned, even)
-    bounded = tl.minimum(tl.maximum(values, -_MOST), _MOST)
-    tl.store(out + at, tl.where(lost[:, None], scale[:, None], bounded), mask=at < count)
+    one = tl.arange(0, GROUP)
+    factors = tl.load(matrix + one[:, None] * GROUP + one[None, :])
+    row = tl.arange(0, ROWS)
+    inside = row[:, None] * GROUP + one[None, :]
+    for tile in range(TILES):
+        first = (tl.program_id(0).to(tl.int64) * TILES + tile) * ROWS
+        there = count - first * GROUP
+        used = row * GROUP < there
+        scale = (tl.load(meta + first * 2 + row * 2, mask=used, other=0).to(tl.int32) << 16).to(
+            tl.float32, bitcast=True
+        )
+        multiple = tl.load(meta + first * 2 + row * 2 + 1, mask=used, other=0).to(tl.int32)
+        codes = _load_codes(packed, first, used, total, BITS, ROWS, GROUP)
+        chosen = (tl.load(levels + codes.to(tl.int32)) + _ROUNDER_BITS).to(tl.float32, bitcast=True) - _ROUNDER
+        turned = tl.dot(chosen.to(tl.float16), factors)
+        # An integer in the lowest bits of 2**23 is that float more.
+        number = (codes.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+        rotated = multiple == _ROTATED
+        half = scale * 0.5
+        factor = tl.where(rotated, half * (1.0 / _UNIT), half)
+        base = tl.where(rotated, 0.0, multiple.to(tl.float32) * (half * 0.0625))
+        base = tl.where(rotated & (scale * 0.0 != 0.0), float("nan"), base)
+        values = (base[:, None] + tl.where(rotated[:, None], turned, number) * factor[:, None]) * 2.0
+        values = tl.clamp(values, -_MOST, _MOST, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(out + first * GROUP + inside, values, mask=inside < there)
 
 
 @cache
-def _signs(group: int, device: torch.device) -> Tensor:
-    return reference_blocks.signs(group).to(device)
+def _matrix(group: int, device: torch.device, *, back: bool) -> Tensor:
+    """Makes the matrix that gives random signs and rotates, or the one that turns back."""
+    matrix = reference_blocks.rotated(torch.diag(reference_blocks.signs(group)))
+    return (matrix.T if back else matrix).to(device, torch.float16).contiguous()
 
 
-def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> tuple[Tensor, Tensor]:
+def fits(group: int, device: torch.device) -> bool:
+    """Tells whether blocks of a size are for these kernels; few GPUs have the memory for the largest matrix."""
+    if group < 256 or device.type != "cuda":
+        return 16 <= group <= 256
+    properties = torch.cuda.get_device_properties(device)
+    return group == 256 and getattr(properties, "shared_memory_per_block_optin", 0) >= _MUCH_MEMORY
+
+
+def hadamard_encode(
+    x: Tensor, levels: Tensor, borders: Tensor, group: int, launch: Launch = ENCODE
+) -> tuple[Tensor, Tensor]:
     """See ``reference_blocks.hadamard_encode``."""
-    if not fits(group):
+    if not fits(group, x.device):
         return reference_blocks.hadamard_encode(x, levels, borders, group)
-    bits, stages = int(levels.numel()).bit_length() - 1, group.bit_length() - 1
+    bits = int(levels.numel()).bit_length() - 1
     blocks = -(-x.numel() // group)
-    total = blocks * group
     meta = torch.empty((blocks, 2), dtype=torch.int16, device=x.device)
-    out = torch.empty(packed_size(total, bits), dtype=torch.uint8, device=x.device)
-    turn = _signs(group, x.device)
-    grid = (triton.cdiv(total, TILE),)
-    _encode[grid](x, levels, borders, turn, meta, out, x.numel(), total, bits, group, TILE // group, stages, **_EXACT)
+    out = torch.empty(packed_size(blocks * group, bits), dtype=torch.uint8, device=x.device)
+    matrix = _matrix(group, x.device, back=False)
+    _encode[(triton.cdiv(blocks, launch.rows * launch.tiles),)](
+        x, levels, borders, matrix, meta, out, x.numel(), blocks * group, bits, group, launch.rows, launch.tiles,
+        **launch.options(group),
+    )  # fmt: skip
     return meta, out
 
 
-def hadamard_decode(meta: Tensor, packed: Tensor, levels: Tensor, count: int, group: int) -> Tensor:
+def hadamard_decode(
+    meta: Tensor, packed: Tensor, levels: Tensor, count: int, group: int, launch: Launch = DECODE
+) -> Tensor:
     """See ``reference_blocks.hadamard_decode``."""
-    if not fits(group):
+    if not fits(group, packed.device):
         return reference_blocks.hadamard_decode(meta, packed, levels, count, group)
-    bits, stages = int(levels.numel()).bit_length() - 1, group.bit_length() - 1
-    total = meta.shape[0] * group
+    bits = int(levels.numel()).bit_length() - 1
+    blocks = meta.shape[0]
     out = torch.empty(count, device=packed.device)
-    turn = _signs(group, packed.device)
-    grid = (triton.cdiv(total, TILE),)
-    _decode[grid](meta, packed, levels, turn, out, count, total, bits, group, TILE // group, stages, **_EXACT)
+    matrix = _matrix(group, packed.device, back=True)
+    _decode[(triton.cdiv(blocks, launch.rows * launch.tiles),)](
+        meta, packed, levels, matrix, out, count, blocks * group, bits, group, launch.rows, launch.tiles,
+        **launch.options(group),
+    )  # fmt: skip
     return out

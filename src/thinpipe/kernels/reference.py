@@ -1,8 +1,7 @@
 """The kernels in plain torch: slow, readable, and what the others must equal byte for byte.
 
-Floats are float32, or float64 where the tensor is. Everything is computed in one order, which does not depend on the
-device. Products that are added to are exact, so that fusing the two changes nothing; only rotated blocks have sums of
-products that are not, and there nothing may be fused.
+Floats are float32, or float64 where the tensor is. Whatever is summed is an integer, so that the order does not matter;
+everything else is rounded once for each operation, and nothing may be fused.
 """
 
 from __future__ import annotations

@@ -21,6 +21,12 @@ FRACTIONS = 16
 ROTATED = -32768
 """Stands where a block's base would, if the block is rotated; no base is so far from 0."""
 
+LEVEL_UNIT = 2048
+"""Levels of rotated blocks are integers in this fraction of a deviation."""
+
+LEAST_PEAK = 2.0**-100
+"""Blocks whose values are all smaller are not rotated: the scale would have bits below the least float."""
+
 _LEAST_STEP = 2.0**-126
 _MOST_STEP = 0x7F7F
 _POISON = 0x7FC0
@@ -96,15 +102,18 @@ def _in_rows(x: Tensor, group: int) -> Tensor:
 
 
 # -- rotated blocks ------------------------------------------------------------------------------------------------
+#
+# Whatever is summed is an integer, so that the order of a sum does not matter: a butterfly, a tree and a matrix product
+# on tensor cores give the same bits. What is left of floats is one rounding each.
 
 
 def signs(group: int) -> Tensor:
     """Draws the signs of the random rotation, the same for every block and everywhere."""
-    return 1.0 - 2.0 * (hashed(torch.arange(group), _SIGNS_SEED) & 1).to(torch.float32)
+    return (1 - 2 * (hashed(torch.arange(group), _SIGNS_SEED) & 1)).to(torch.int32)
 
 
 def rotated(rows: Tensor) -> Tensor:
-    """Applies the Hadamard transform to each row, not normalised, by butterflies from the nearest neighbours up."""
+    """Applies the Hadamard transform to each row of integers, not normalised."""
     count, group = rows.shape
     span = 1
     while span < group:
@@ -114,12 +123,20 @@ def rotated(rows: Tensor) -> Tensor:
     return rows
 
 
-def tree_sum(rows: Tensor) -> Tensor:
-    """Sums each row by adding its second half to its first, again and again: one order for every kernel."""
-    while rows.shape[1] > 1:
-        half = rows.shape[1] // 2
-        rows = rows[:, :half] + rows[:, half:]
-    return rows[:, 0]
+def low_bits(group: int) -> int:
+    """Tells how many bits a fixed-point number has below its point: 10, or what leaves a transform within 31 bits."""
+    return min(10, 20 - group.bit_length())
+
+
+def fit_shift(group: int) -> int:
+    """Tells how many bits of levels are left out of sums of squares, which would not fit in 31 bits."""
+    return max(0, (group.bit_length() - 8) // 2)
+
+
+def zoom_of(peak: Tensor) -> Tensor:
+    """Finds the power of two that takes each value to between 1024 and 2048; less for values below ``LEAST_PEAK``."""
+    power = (peak.view(torch.int32) & 0x7F800000).view(torch.float32).clamp(min=LEAST_PEAK)
+    return 1024.0 / power
 
 
 def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> tuple[Tensor, Tensor]:
@@ -128,10 +145,19 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
     A rotation makes any block look Gaussian, and its levels are the best for a Gaussian. A block that is not rotated is
     quantized as ``blocks_encode`` does it.
 
+    ::
+
+        fixed  = x * zoom, 10 bits before the point and 10 after it
+        turned = H @ (signs * fixed)                       exact
+        root   = deviation of turned * 16 / group          of 16 bits of each value
+        place  = |turned| / deviation, in units of a level
+        scale  = deviation * <place, level> / <level, level> / group / zoom, rounded to 16 bits
+
     Args:
         x: flat.
-        levels: the best levels for a Gaussian of deviation 1, ascending; a power of two of them.
-        borders: between the levels.
+        levels: the best levels for a Gaussian of deviation ``LEVEL_UNIT``, integers that a float16 holds, ascending and
+            symmetric about 0; a power of two of them.
+        borders: between the levels, floats.
         group: the size of a block, a power of two; the last one is filled up.
 
     Returns:
@@ -141,33 +167,50 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
     bits = int(levels.numel()).bit_length() - 1
     rows = _in_rows(x, group)
     step_bits, multiple, finite = _spans(rows, bits)
-    even = rounded(_places(rows, step_bits, multiple, finite).reshape(-1), bits, None).view(rows.shape)
-    # A power of two of the block's size: squares neither overflow nor vanish.
-    unit = _power_below(torch.where(finite, rows.abs().amax(1), 0.0))[:, None]
-    scaled = torch.where(finite[:, None], rows / unit, 0.0)
-    rest = scaled - _half_values(step_bits, multiple, even) * (2.0 / unit)
-    even_error = tree_sum(rest * rest)
-    turned = rotated(scaled * signs(group).to(x.device))
-    square = tree_sum(turned * turned)
-    deviation = torch.sqrt(square * (1.0 / group))
-    inverse = torch.where(deviation > 0, 1.0 / deviation, 0.0)
-    places = torch.searchsorted(borders, turned * inverse[:, None], right=True)
-    chosen = levels[places]
-    along, norm = tree_sum(turned * chosen), tree_sum(chosen * chosen)
-    # The scale that errs least, rounded; 1/group undoes the two transforms, which are not normalised.
-    scale = (along / norm).clamp(min=0) * (1.0 / group) * unit[:, 0]
+    peak = torch.where(finite, rows.abs().amax(1), 0.0)
+    zoom = zoom_of(peak)
+
+    places = _places(rows, step_bits, multiple, finite).clamp(0, 2**bits - 1)
+    even = torch.round(places)
+    even_sum = torch.round((places - even) * 512.0).to(torch.int32).square().sum(1).to(torch.float32)
+    even_step = (step_bits << STEP_BITS).view(torch.float32) * zoom
+
+    turned = _turned(torch.where(finite[:, None], rows * zoom[:, None], 0.0))
+    square = torch.round(turned * (16.0 / group)).to(torch.int32).square().sum(1).to(torch.float32)
+    root = torch.sqrt(square * (1.0 / group)).clamp(min=1.0)
+    places = turned.abs() * ((LEVEL_UNIT * 16.0 / group) / root)[:, None]
+    number = torch.searchsorted(borders[borders.numel() // 2 + 1 :].contiguous(), places, right=True).to(torch.int32)
+
+    shift = fit_shift(group)
+    chosen = (levels[levels.numel() // 2 + number.long()] + (1 << shift >> 1)) >> shift
+    rest = torch.round(places * 0.5**shift).to(torch.int32) - chosen
+    error, along, norm = ((a * b).sum(1) for a, b in ((rest, rest), (rest, chosen), (chosen, chosen)))
+    # 1/16 is root's, and 1/group undoes the two transforms, which are not normalised.
+    ratio = (along + norm).to(torch.float32) / norm.to(torch.float32)
+    scale = ratio * (root * 0.0625) * (1.0 / zoom)
     scale_bits = ((scale.view(torch.int32) + 0x8000) >> STEP_BITS).clamp(max=_MOST_STEP)
-    scale = (scale_bits << STEP_BITS).view(torch.float32) / unit[:, 0] * group
-    turned_error = (square - scale * (along * 2.0 - scale * norm)) * (1.0 / group)
-    turns = finite & (turned_error < even_error)
-    codes = torch.where(turns[:, None], places.to(torch.int32), even)
+    excess = 1.0 - (scale_bits << STEP_BITS).view(torch.float32) * zoom * 16.0 / root
+    error, along, norm = (total.to(torch.float32) for total in (error, along, norm))
+    turned_sum = (error + excess * (along * 2.0 + excess * norm)).clamp(min=0)
+    # Both in units of fixed-point numbers; 512 squared of the one sum, and LEVEL_UNIT and 16 squared of the other.
+    unit = group * 4.0**shift * 512.0**2 / (LEVEL_UNIT * 16.0) ** 2
+    turns = (peak >= LEAST_PEAK) & (turned_sum * (root * root) * unit < even_sum * (even_step * even_step))
+
+    half = 2 ** (bits - 1)
+    codes = torch.where(turned < 0, half - 1 - number, half + number)
+    codes = torch.where(turns[:, None], codes, torch.where(finite[:, None], even, 0.0).to(torch.int32))
     meta = torch.stack([torch.where(turns, scale_bits, step_bits), torch.where(turns, ROTATED, multiple)], 1)
     return meta.to(torch.int16), pack(codes.reshape(-1), bits)
 
 
-def _power_below(x: Tensor) -> Tensor:
-    """Finds the power of two at or below each value, at least the least normal one."""
-    return (x.view(torch.int32) & 0x7F800000).view(torch.float32).clamp(min=_LEAST_STEP)
+def _turned(fixed: Tensor) -> Tensor:
+    """Rounds rows to fixed-point numbers and rotates them."""
+    group = fixed.shape[1]
+    one = 2.0 ** low_bits(group)
+    high = torch.round(fixed)
+    low = torch.round((fixed - high) * one)
+    whole = (high * one + low).to(torch.int32)
+    return rotated(whole * signs(group).to(fixed.device)).to(torch.float32) * (1.0 / one)
 
 
 def hadamard_decode(meta: Tensor, packed: Tensor, levels: Tensor, count: int, group: int) -> Tensor:
@@ -176,12 +219,18 @@ def hadamard_decode(meta: Tensor, packed: Tensor, levels: Tensor, count: int, gr
     codes = unpack(packed, meta.shape[0] * group, bits).view(-1, group)
     scale_bits, multiple = meta.to(torch.int32).unbind(1)
     scale = (scale_bits << STEP_BITS).view(torch.float32)
-    unit = _power_below(scale)[:, None]
-    turned = rotated(levels[codes.long()] * (scale[:, None] / unit)) * signs(group).to(packed.device) * unit
-    even = _half_values(scale_bits, multiple.to(torch.float32), codes) * 2.0
-    values = torch.where((multiple == ROTATED)[:, None], turned, even)
+    turned = (rotated(levels[codes.long()]) * signs(group).to(packed.device)).to(torch.float32)
+    turned = turned * (torch.where(torch.isfinite(scale), scale, torch.nan) * (0.5 / LEVEL_UNIT))[:, None] + 0.0
+    even = _half_values(scale_bits, multiple.to(torch.float32), codes)
+    values = torch.where((multiple == ROTATED)[:, None], turned, even) * 2.0
     most = torch.finfo(torch.float32).max
     return values.clamp(-most, most).reshape(-1)[:count]
+
+
+def integer_levels(bits: int) -> list[int]:
+    """Rounds the best levels to integers that a float16, which has 11 bits, holds."""
+    levels = torch.tensor(gaussian_levels(bits), dtype=torch.float64) * LEVEL_UNIT
+    return [int(level) for level in levels.to(torch.float16).tolist()]
 
 
 def gaussian_levels(bits: int) -> list[float]:

@@ -4,6 +4,7 @@ from thinpipe import balance, skip
 from thinpipe.codecs import Codec, Packet, codec, compress, decode
 from thinpipe.errors import ThinpipeError
 from thinpipe.runtime.pipe import Pipe
+from thinpipe.runtime.pipeline import Pipeline
 from thinpipe.stages.microbatch import NoChunk
 from thinpipe.stages.phase import is_checkpointing, is_recomputing
 
@@ -14,6 +15,7 @@ __all__ = [
     "NoChunk",
     "Packet",
     "Pipe",
+    "Pipeline",
     "ThinpipeError",
     "balance",
     "codec",

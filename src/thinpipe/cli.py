@@ -12,6 +12,7 @@ from thinpipe.check.command import check_command
 from thinpipe.codecs.command import codecs_command
 from thinpipe.demo import demo_command
 from thinpipe.schedule.command import schedule_app
+from thinpipe.trace.command import trace_app
 
 app = typer.Typer(
     help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.",
@@ -25,6 +26,7 @@ app.command("check")(check_command)
 app.command("codecs")(codecs_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(schedule_app, name="schedule")
+app.add_typer(trace_app, name="trace")
 
 
 def _show_version(*, wanted: bool) -> None:

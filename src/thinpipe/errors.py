@@ -63,3 +63,23 @@ class CodecError(ThinpipeError, ValueError):
 
 class ScheduleError(ThinpipeError, ValueError):
     """A schedule that leaves something undone, or whose workers would wait for ever."""
+
+
+class TraceError(ThinpipeError, ValueError):
+    """A trace that is damaged, or that says what cannot have happened; clocks that were not compared."""
+
+
+class PeerLost(ThinpipeError, ConnectionError):
+    """The connection to another rank broke: its process ended, or the network between the two did."""
+
+
+class StallError(ThinpipeError, TimeoutError):
+    """Another rank is connected but did not take, or finish, a message within the deadline."""
+
+
+class PeerError(ThinpipeError, RuntimeError):
+    """Another rank raised an error, which ended the pipeline; the message has the rank, what it was at and why."""
+
+
+class DisagreementError(ThinpipeError, ValueError):
+    """Two ranks of a pipeline were started with different values; the message has both."""

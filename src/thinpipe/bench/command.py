@@ -13,6 +13,7 @@ from rich.table import Table
 
 from thinpipe.bench.capture_command import capture_command
 from thinpipe.bench.codecs_command import codecs_command
+from thinpipe.bench.link_command import link_command
 from thinpipe.bench.memory_command import amoebanet_memory_command, unet_memory_command
 from thinpipe.bench.page_command import page_command
 from thinpipe.bench.pipe import CHUNKS, Workload, bench_pipe
@@ -97,4 +98,5 @@ bench_app.command("unet-timeline")(unet_timeline_command)
 bench_app.command("transparency")(transparency_command)
 bench_app.command("capture")(capture_command)
 bench_app.command("codecs")(codecs_command)
+bench_app.command("link")(link_command)
 bench_app.command("page")(page_command)

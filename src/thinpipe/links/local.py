@@ -7,7 +7,7 @@ as it was taken, so that the post office never keeps an activation alive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,10 +29,17 @@ class LocalLink(Generic[T]):
         self._changed = threading.Condition()
         self._closed = False
 
-    def send(self, address: Hashable, parcel: T) -> None:
-        """Leaves a parcel for whoever asks for the address."""
+    def send(self, address: Hashable, parcel: T, pack: Callable[[T], T] | None = None) -> None:
+        """Leaves a parcel for whoever asks for the address.
+
+        Args:
+            address: where it goes.
+            parcel: what is sent.
+            pack: what is done to it first, by the sender (default: nothing).
+        """
+        packed = parcel if pack is None else pack(parcel)
         with self._changed:
-            self._parcels[address] = parcel
+            self._parcels[address] = packed
             self._changed.notify_all()
 
     def receive(self, address: Hashable) -> T:

@@ -12,13 +12,13 @@ more at each cut, and a mask that the caller gave stays exact.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from thinpipe.codecs import Codec, codec
-from thinpipe.runtime.parcel import Coded, Edge, edges_out_of
+from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, edges_out_of
 from thinpipe.stages.split import Stage
 
 CodecChoice: TypeAlias = str | Codec | Mapping[int, str | Codec | None] | None
@@ -51,15 +51,15 @@ class _Lane:
     """One direction of an edge: a codec for each tensor of its nesting, since each may have memories of its own."""
 
     def __init__(self, spec: str | None) -> None:
-        self._spec = spec
+        self.spec = spec
         self._codecs: dict[int, Codec] = {}
         self.flow = Flow()
 
     def codec_of(self, leaf: int) -> Codec | None:
-        if self._spec is None:
+        if self.spec is None:
             return None
         if leaf not in self._codecs:
-            self._codecs[leaf] = codec(self._spec)
+            self._codecs[leaf] = codec(self.spec)
         return self._codecs[leaf]
 
     def count(self, tensor: Tensor, packed: int | None = None) -> None:
@@ -95,14 +95,17 @@ class Crossing:
         self.there = _Lane(forward)
         self.back = _Lane(backward)
 
-    def pack(self, leaves: list[Any], came_as: Sequence[Coded | str | None]) -> list[Any]:
+    def pack(self, parcel: Parcel, came_as: Sequence[Coded | str | None]) -> Parcel:
         """Packs the tensors of a parcel.
 
         Args:
-            leaves: tensors and other values.
+            parcel: tensors and other values.
             came_as: for each leaf, what the sender itself received it as, if it passes it on untouched.
         """
-        return [self._packed(k, *pair) for k, pair in enumerate(zip(leaves, came_as, strict=True))]
+        leaves = [self._packed(k, *pair) for k, pair in enumerate(zip(parcel.leaves, came_as, strict=True))]
+        # What is decoded from a packet is the receiver's alone.
+        stashed = parcel.stashed and any(isinstance(x, Tensor) for x in leaves)
+        return replace(parcel, leaves=leaves, stashed=stashed)
 
     def _packed(self, leaf: int, value: Any, came_as: Coded | str | None) -> Any:
         if not isinstance(value, Tensor):
@@ -123,20 +126,18 @@ class Crossing:
         chosen = self.back.codec_of(leaf)
         return chosen.for_gradient_of(arrived.packet) if chosen is not None and isinstance(arrived, Coded) else chosen
 
-    def pack_grads(
-        self, grads: Sequence[Tensor | None], codecs: Sequence[Codec | None]
-    ) -> Sequence[Tensor | Coded | None]:
+    def pack_grads(self, grads: Grads, codecs: Sequence[Codec | None]) -> Grads:
         """Packs gradients.
 
         Args:
             grads: one for each leaf, or ``None``.
             codecs: from ``grad_codec``, when the activation of each leaf arrived.
         """
-        return [self._packed_grad(*pair) for pair in zip(grads, codecs, strict=True)]
+        return replace(grads, leaves=[self._packed_grad(*pair) for pair in zip(grads.leaves, codecs, strict=True)])
 
-    def _packed_grad(self, grad: Tensor | None, chosen: Codec | None) -> Tensor | Coded | None:
-        if grad is None:
-            return None
+    def _packed_grad(self, grad: Tensor | Coded | None, chosen: Codec | None) -> Tensor | Coded | None:
+        if not isinstance(grad, Tensor):
+            return grad
         if chosen is None or not grad.is_floating_point():
             self.back.count(grad)
             return grad

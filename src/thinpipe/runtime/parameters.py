@@ -92,6 +92,18 @@ class Aliases:
         for k in self._lent:
             self._aliases[k].grad = self.parameters[k].grad
 
+    def own_grads(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Returns the gradients that were gathered apart from the parameters' own, and starts again from nothing."""
+        found = [
+            (parameter, alias.grad)
+            for k, (parameter, alias) in enumerate(zip(self.parameters, self._aliases, strict=True))
+            if k not in self._lent and alias.grad is not None
+        ]
+        self._lent = set()
+        for alias in self._aliases:
+            alias.grad = None
+        return found
+
     def take_grads(self) -> list[Tensor | None]:
         """Returns what is to be added to the gradient of each parameter, and starts again from nothing."""
         grads = [

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +39,31 @@ class Edge:
     skip: SkipKey | None = None
 
 
+class Cargo(IntEnum):
+    """What goes along an edge: activations there, gradients back. The numbers are those on the wire."""
+
+    ACTIVATION = 0
+    GRADIENT = 1
+
+
+class Address(NamedTuple):
+    """Where a parcel goes: to the stage at one end of an edge, for a micro-batch."""
+
+    edge: Edge
+    micro: int
+    cargo: Cargo
+
+
+def there(edge: Edge, i: int) -> Address:
+    """Addresses the activations of a micro-batch on an edge."""
+    return Address(edge, i, Cargo.ACTIVATION)
+
+
+def back(edge: Edge, i: int) -> Address:
+    """Addresses their gradients."""
+    return Address(edge, i, Cargo.GRADIENT)
+
+
 def edges_into(stage: Stage) -> list[Edge]:
     """Lists the edges that end in a stage, that of the previous stage first."""
     j = stage.index
@@ -57,13 +83,17 @@ class Coded:
     Args:
         packet: the tensor, encoded.
         codec: what decodes it.
+        value: the tensor, where somebody decoded it on its way.
     """
 
     packet: Packet
     codec: Codec
+    value: Tensor | None = None
 
     def fetched(self, mover: Mover, ready: Ready) -> Tensor:
         """Brings the packet to where the tensor is wanted, and decodes it there."""
+        if self.value is not None:
+            return self.value
         sections = tuple(mover.fetch(section, ready) for section in self.packet.sections)
         return self.codec.decode(replace(self.packet, sections=sections))
 

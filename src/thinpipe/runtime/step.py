@@ -16,7 +16,7 @@ from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.autograd import Enter, Leave
 from thinpipe.runtime.crew import Crew
 from thinpipe.runtime.parameters import Aliases
-from thinpipe.runtime.parcel import Edge, Grads, Parcel
+from thinpipe.runtime.parcel import Edge, Grads, Parcel, back, there
 from thinpipe.runtime.randomness import DrawingHabits, StepRandomness
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.runtime.worker import Link, Station, Worker
@@ -92,12 +92,12 @@ class Step:
     def forward(self) -> Any:
         """Runs the stages forward and returns the model's output, joined to the caller's graph."""
         n, m = len(self._workers), len(self._batch.rows)
-        link: Link = LocalLink()
+        link: LocalLink[Any] = LocalLink()
         for i, leaves in enumerate(self._batch.micro_batches()):
             ready = mark_ready(x.device for x in leaves if isinstance(x, Tensor))
-            link.send((self._in, i), Parcel(leaves, self._batch.spec, self._wants_grad, ready))
+            link.send(there(self._in, i), Parcel(leaves, self._batch.spec, self._wants_grad, ready))
         self._run(gpipe_forward(n, m), link)
-        parcels = [link.receive((self._out, i)) for i in range(m)]
+        parcels = [link.receive(there(self._out, i)) for i in range(m)]
         with torch.no_grad():
             leaves, self._layout = gather([p.leaves for p in parcels], [p.spec for p in parcels], self._batch.rows)
         wanted = [any(flags) for flags in zip(*(parcel.wants_grad for parcel in parcels), strict=True)]
@@ -134,10 +134,10 @@ class Step:
             accumulating: for each parameter, whether autograd will add to its ``.grad``.
         """
         n, m = len(self._workers), len(self._batch.rows)
-        link: Link = LocalLink()
+        link: LocalLink[Any] = LocalLink()
         for i, grads in enumerate(self._scattered()):
             # Autograd has brought them to the stream of the last stage, which is where they are needed.
-            link.send((self._out, i), Grads(grads, ready={}))
+            link.send(back(self._out, i), Grads(grads, ready={}))
         with self._team.busy:
             adds = iter(accumulating)
             for aliases in self._aliases():
@@ -165,7 +165,7 @@ class Step:
         tensors = [k for k, leaf in enumerate(self._batch.leaves) if isinstance(leaf.value, Tensor)]
         if not any(self._wants_grad):
             return [None] * len(tensors)
-        arrived: list[Grads] = [link.receive((self._in, i)) for i in range(len(self._batch.rows))]
+        arrived: list[Grads] = [link.receive(back(self._in, i)) for i in range(len(self._batch.rows))]
         leaves = zip(self._batch.leaves, self._wants_grad, strict=True)
         home = [Mover(leaf.value.device) if wants else None for leaf, wants in leaves]
         micro_grads = [
@@ -178,7 +178,7 @@ class Step:
         gathered = self._batch.gather_grads(micro_grads)
         return [gathered[k] for k in tensors]
 
-    def _run(self, lists: list[ActionList], link: Link, *, keep_graph: bool = False) -> None:
+    def _run(self, lists: list[ActionList], link: LocalLink[Any], *, keep_graph: bool = False) -> None:
         """Has every worker execute its list, each in its thread."""
         jobs = [
             partial(worker.run, actions, link, keep_graph=keep_graph)

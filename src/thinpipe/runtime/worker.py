@@ -6,13 +6,18 @@
     F   inputs -> (layers, no graph) -> sent on                when the micro-batch will be recomputed: inputs are kept
     R   kept inputs -> [leaves -> layers -> outputs]           nothing is sent
     B   gradients of outputs -> the graph -> gradients of leaves, sent back; those of parameters gather in the aliases
+    I   B without the gradients of parameters                  the graph is kept for them
+    W   the graph -> gradients of parameters                   nothing is received or sent
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,21 +26,45 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 
 from thinpipe.codecs import Codec
 from thinpipe.errors import RecomputeError, SkipUseError
-from thinpipe.links import Closed, LocalLink
+from thinpipe.links import Closed
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.buffers import BufferGuard, Snapshot
 from thinpipe.runtime.crossing import AS_IT_IS, Crossing
 from thinpipe.runtime.identity import Place, apart, copied, place, versions_of
 from thinpipe.runtime.parameters import Aliases
-from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, can_have_grad, edges_into, edges_out_of
+from thinpipe.runtime.parcel import (
+    Address,
+    Coded,
+    Edge,
+    Grads,
+    Parcel,
+    back,
+    can_have_grad,
+    edges_into,
+    edges_out_of,
+    there,
+)
 from thinpipe.runtime.randomness import Randomness
+from thinpipe.runtime.split_backward import WeightWork, input_backward
+from thinpipe.runtime.thrift import Results
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.schedule import Action, Kind
 from thinpipe.stages.phase import Phase, entered
 from thinpipe.stages.skip import SkipStore, skips_in
 from thinpipe.stages.split import Stage
 
-Link: TypeAlias = LocalLink[Any]
+
+class Link(Protocol):
+    """Where parcels come from and go to; ``LocalLink`` between threads, ``Post`` between ranks."""
+
+    def send(self, address: Address, parcel: Any, pack: Callable[[Any], Any] | None = None) -> None:
+        """Leaves a parcel for whoever asks for the address; ``pack`` puts packets in the place of its tensors."""
+
+    def receive(self, address: Address) -> Any:
+        """Takes the parcel at the address, waiting for it if need be."""
+
+    def check(self) -> None:
+        """Raises ``Closed`` if the step has failed."""
 
 
 class _Loose(torch.autograd.Function):
@@ -79,6 +108,7 @@ class Kept:
 
     inputs: Inputs
     buffers: Snapshot
+    results: Results | None
 
 
 class Station:
@@ -87,11 +117,13 @@ class Station:
     Args:
         stage: the stage.
         crossings: the codecs of the edges between stages.
+        thrifty: whether a recomputation repeats only what is cheap (default: everything).
     """
 
-    def __init__(self, stage: Stage, crossings: Mapping[Edge, Crossing]) -> None:
+    def __init__(self, stage: Stage, crossings: Mapping[Edge, Crossing], *, thrifty: bool = False) -> None:
         self.stage = stage
         self.crossings = crossings
+        self.thrifty = thrifty
         self.mover = Mover(stage.device)
         self.buffers = BufferGuard(stage.module)
         self.changes_inputs: bool | None = None
@@ -132,6 +164,7 @@ class Worker:
         self._outs = edges_out_of(self.stage)
         self._kept: dict[int, Kept] = {}
         self._graphs: dict[int, Graph] = {}
+        self._owed: dict[int, WeightWork | None] = {}
         # How the gradients of what arrived will be packed.
         self._grad_codecs: dict[int, list[list[Codec | None]]] = {}
         self._untouched: dict[Place, Coded | str] = {}
@@ -164,8 +197,13 @@ class Worker:
                 self._forward(action.micro, link)
             elif action.kind is Kind.RECOMPUTE:
                 self._recompute(action.micro)
+            elif action.kind is Kind.WEIGHT:
+                if (work := self._owed.pop(action.micro, None)) is not None:
+                    work()
             else:
-                self._backward(action.micro, link, keep_graph=keep_graph)
+                # Who wants the backward again wants all of it: then W finds nothing left to do.
+                split = action.kind is Kind.INPUT and not keep_graph
+                self._backward(action.micro, link, keep_graph=keep_graph, split=split)
         except Closed:
             raise
         except BaseException as error:
@@ -190,7 +228,7 @@ class Worker:
         self._send(i, outputs, asked, link)
 
     def _receive(self, i: int, link: Link) -> Inputs:
-        parcels = [link.receive((edge, i)) for edge in self._ins]
+        parcels = [link.receive(there(edge, i)) for edge in self._ins]
         pairs = zip(self._ins, parcels, strict=True)
         self._grad_codecs[i] = [self._grad_codecs_of(edge, parcel) for edge, parcel in pairs]
         return Inputs(
@@ -249,10 +287,12 @@ class Worker:
         copies = self._station.changes_inputs is not False
         given = [[copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
         versions = [versions_of(values) for values in given]
+        results = Results() if self._station.thrifty else None
         with (
             entered(Phase.CHECKPOINTING, i),
             self._randomness.first(i, repeated=True),
             self._station.buffers.watched() as snapshot,
+            results.gathered() if results is not None else nullcontext(),
         ):
             outputs = self._compute(given, inputs, grad=False)
         changed = versions != [versions_of(values) for values in given]
@@ -263,7 +303,8 @@ class Worker:
                 "batch; run the step again"
             )
         # A recomputation sends nothing on.
-        self._kept[i] = Kept(replace(inputs, came_as=[[AS_IT_IS] * len(values) for values in inputs.leaves]), snapshot)
+        sources: list[list[Coded | str]] = [[AS_IT_IS] * len(values) for values in inputs.leaves]
+        self._kept[i] = Kept(replace(inputs, came_as=sources), snapshot, results)
         return outputs
 
     def _recompute(self, i: int) -> None:
@@ -280,12 +321,13 @@ class Worker:
             entered(Phase.RECOMPUTING, i),
             self._randomness.again(i),
             self._station.buffers.replayed(kept.buffers),
+            kept.results.replayed() if kept.results is not None else nullcontext(),
         ):
             self._graphs[i], _ = self._build(inputs)
 
-    def _backward(self, i: int, link: Link, *, keep_graph: bool) -> None:
+    def _backward(self, i: int, link: Link, *, keep_graph: bool, split: bool) -> None:
         arrived = [
-            link.receive((edge, i)).fetched(self._station.mover) if any(asked) else [None] * len(asked)
+            link.receive(back(edge, i)).fetched(self._station.mover) if any(asked) else [None] * len(asked)
             for edge, asked in zip(self._outs, self._asked[i], strict=True)
         ]
         graph = self._graphs.get(i)
@@ -306,13 +348,16 @@ class Worker:
         ]
         if pairs:
             edges, grads = zip(*pairs, strict=True)
-            torch.autograd.backward(edges, grads, retain_graph=keep_graph)
+            if split:
+                self._owed[i] = input_backward(edges, grads, chain.from_iterable(graph.leaves))
+            else:
+                torch.autograd.backward(edges, grads, retain_graph=keep_graph)
         for edge, leaves, chosen in zip(self._ins, graph.leaves, codecs, strict=True):
             if any(map(_is_leaf_of_graph, leaves)):
-                own = [_take_grad(x) for x in leaves]
+                own = Grads([_take_grad(x) for x in leaves], mark_ready([self.stage.device]))
                 crossing = self._station.crossings.get(edge)
-                packed = own if crossing is None else crossing.pack_grads(own, chosen)
-                link.send((edge, i), Grads(packed, mark_ready([self.stage.device])))
+                pack = None if crossing is None else partial(crossing.pack_grads, codecs=chosen)
+                link.send(back(edge, i), own, pack)
 
     def _send(self, i: int, outputs: list[Any], asked: list[list[bool]], link: Link) -> None:
         trees, shared = apart(outputs) if len(outputs) > 1 else (outputs, False)
@@ -320,13 +365,10 @@ class Worker:
         for edge, tree, wants in zip(self._outs, trees, asked, strict=True):
             leaves, spec = tree_flatten(tree)
             leaves = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
-            stashed = shared and edge.skip is None
+            parcel = Parcel.of(leaves, spec, wants, self.stage.device, stashed=shared and edge.skip is None)
             crossing = self._station.crossings.get(edge)
-            if crossing is not None:
-                leaves = crossing.pack(leaves, [origins.get(place(x)) for x in leaves])
-                # What is decoded from a packet is the receiver's alone.
-                stashed &= any(isinstance(x, Tensor) for x in leaves)
-            link.send((edge, i), Parcel.of(leaves, spec, wants, self.stage.device, stashed=stashed))
+            came_as = [origins.get(place(x)) for x in leaves]
+            link.send(there(edge, i), parcel, None if crossing is None else partial(crossing.pack, came_as=came_as))
 
 
 def _is_leaf_of_graph(value: Any) -> bool:

@@ -107,8 +107,24 @@ def split(module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch
         balance: the number of layers of each stage.
         devices: a device for each stage; extra ones are left alone.
     """
-    verify_balance(balance, len(module))
     verify_devices(devices, len(balance))
+    parts = sequences(module, balance)
+    _verify_apart(parts)
+    pops, stashes = routes(parts)
+    firsts = [sum(balance[:j]) for j in range(len(balance))]
+    return [
+        Stage(j, part.to(device), device, first, pops[j], stashes[j])
+        for j, (part, device, first) in enumerate(zip(parts, devices, firsts, strict=False))
+    ]
+
+
+def sequences(module: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:
+    """Cuts a module into consecutive sequences of its own layers, under their own names.
+
+    Raises:
+        BalanceError: the balance does not fit.
+    """
+    verify_balance(balance, len(module))
     layers = list(module._modules.items())
     parts: list[nn.Sequential] = []
     for size in balance:
@@ -118,13 +134,7 @@ def split(module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch
         part.training = module.training
         layers = layers[size:]
         parts.append(part)
-    _verify_apart(parts)
-    pops, stashes = _routes(parts)
-    firsts = [sum(balance[:j]) for j in range(len(balance))]
-    return [
-        Stage(j, part.to(device), device, first, pops[j], stashes[j])
-        for j, (part, device, first) in enumerate(zip(parts, devices, firsts, strict=False))
-    ]
+    return parts
 
 
 def _verify_apart(parts: list[nn.Sequential]) -> None:
@@ -143,7 +153,7 @@ def _verify_apart(parts: list[nn.Sequential]) -> None:
                 )
 
 
-def _routes(parts: list[nn.Sequential]) -> tuple[list[dict[SkipKey, int]], list[dict[SkipKey, int]]]:
+def routes(parts: Sequence[nn.Sequential]) -> tuple[list[dict[SkipKey, int]], list[dict[SkipKey, int]]]:
     """Finds the skips that cross a cut: what each stage pops from elsewhere, and what it stashes for elsewhere."""
     pops: list[dict[SkipKey, int]] = [{} for _ in parts]
     stashes: list[dict[SkipKey, int]] = [{} for _ in parts]

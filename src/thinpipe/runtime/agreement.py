@@ -1,0 +1,121 @@
+"""Brings the ranks of a pipeline together, and compares what they were started with, before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+
+from thinpipe.errors import DisagreementError, PeerError, StallError
+from thinpipe.links import hang_up
+
+
+def meet(group: dist.ProcessGroup, name: str, *, timeout: float) -> dist.ProcessGroup:
+    """Makes a gloo group of the same ranks that nobody else uses.
+
+    Not by ``new_group``: it waits for ever for a rank that does not come, and its names depend on how many groups a
+    process has made, so that ranks which were in different pipelines before would never meet.
+
+    Args:
+        group: the ranks; its store counts how often each of them has come.
+        name: what the group is for.
+        timeout: seconds to wait for the others.
+
+    Raises:
+        StallError: a rank did not come.
+    """
+    store = group.get_group_store()
+    turn = store.add(f"thinpipe/{name}/{group.rank()}", 1)
+    try:
+        made = dist.ProcessGroupGloo(
+            PrefixStore(f"thinpipe/{name}/{turn}", store), group.rank(), group.size(), timedelta(seconds=timeout)
+        )
+    except RuntimeError as error:
+        raise _absent(group, timeout, error) from error
+    return cast(dist.ProcessGroup, made)  # a backend by itself: it sends and receives as a group does
+
+
+@contextmanager
+def explained(group: dist.ProcessGroup, *, timeout: float) -> Iterator[None]:
+    """Surrounds what a rank does by itself before ``agree``: the others are told why it will not come there."""
+    try:
+        yield
+    except Exception as error:
+        gathered(group, {"error": f"{type(error).__name__}: {error}"[:2000]}, timeout=timeout)
+        part(group)
+        raise
+
+
+def part(group: dist.ProcessGroup) -> None:
+    """Lets go of a group, and of whatever still waits in it."""
+    if group.size() > 1:
+        hang_up(group, (group.rank() + 1) % group.size())
+
+
+def fingerprint(modules: Sequence[nn.Module]) -> str:
+    """Digests the names, shapes and types of all parameters and buffers of a model."""
+    digest = hashlib.blake2b(digest_size=8)
+    for module in modules:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        digest.update(b"|")
+    return digest.hexdigest()
+
+
+def agree(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> None:
+    """Compares values with those of all other ranks.
+
+    Args:
+        group: the ranks.
+        values: what must be the same everywhere, by names for people; plain JSON values.
+        timeout: seconds to wait for the others.
+
+    Raises:
+        DisagreementError: a rank has another value; the message has both.
+        PeerError: a rank failed before it came here.
+        StallError: a rank did not come.
+    """
+    theirs = gathered(group, values, timeout=timeout)
+    for rank, other in enumerate(theirs):
+        if "error" in other:
+            raise PeerError(f"rank {rank} could not make its part of the pipeline: {other['error']}")
+    for rank, other in enumerate(theirs):
+        for name, value in values.items():
+            if other.get(name) != json.loads(json.dumps(value)):
+                raise DisagreementError(
+                    f"rank {group.rank()} and rank {rank} disagree about the {name}: {value!r} here, "
+                    f"{other.get(name)!r} there; start all ranks with the same"
+                )
+
+
+def gathered(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> list[dict[str, Any]]:
+    """Collects plain values from all ranks."""
+    own = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
+    sizes = _all(group, torch.tensor([own.numel()]), timeout)
+    most = int(torch.cat(sizes).max())
+    padded = torch.zeros(most, dtype=torch.uint8)
+    padded[: own.numel()] = own
+    found = _all(group, padded, timeout)
+    return [json.loads(bytes(each[: int(size)].numpy().data)) for each, size in zip(found, sizes, strict=True)]
+
+
+def _all(group: dist.ProcessGroup, own: Tensor, timeout: float) -> list[Tensor]:
+    out = [torch.empty_like(own) for _ in range(group.size())]
+    try:
+        group.allgather([out], [own]).wait(timedelta(seconds=timeout))
+    except RuntimeError as error:
+        raise _absent(group, timeout, error) from error
+    return out
+
+
+def _absent(group: dist.ProcessGroup, timeout: float, error: RuntimeError) -> StallError:
+    reason = str(error).splitlines()[0]
+    return StallError(f"not all of {group.size()} ranks came to the pipeline within {timeout:.0f} s: {reason}")

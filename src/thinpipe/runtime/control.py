@@ -1,0 +1,440 @@
+"""What ranks tell each other beside the data: that they live, what they are at, when a step begins, what went wrong.
+
+::
+
+    rank 0  --- alive, at F0.3 ------>  rank 1      every second or so, from a thread of its own: a rank that computes
+            <-- alive, at F1.1 -------              for minutes is not taken for dead, and one that was stopped is
+            --- begin step 7: 4, 4, 3 ->
+            <-- failed: rank 1 at B1.2 ...          everybody repeats it to everybody, and every wait ends with it
+            --- failed: rank 1 at B1.2 ...
+
+Three things end a pipeline. Who is to blame is found before anybody is told, because a rank that ends for the sake of
+another one looks as dead as the first:
+
+=============  =========================================================================================================
+``PeerError``  A rank raised an error. It says so itself, before its connections break.
+``PeerLost``   A connection broke and nobody, for half a second, gave a reason: the process is gone. Or a rank closed
+               its pipeline while others were in the middle of a step.
+``StallError`` A rank was silent for ``timeout``: it is stopped, or cut off. Or it is alive, and for ``patience`` has
+               done nothing while others wait: of ranks that wait for each other, the one at the end of the chain.
+=============  =========================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinpipe.errors import PacketError, PeerError, PeerLost, StallError, ThinpipeError
+from thinpipe.links import Closed, Meter, ReceiveLane, SendLane
+from thinpipe.runtime.whereabouts import Whereabouts
+
+_log = logging.getLogger("thinpipe")
+
+_GRACE = 0.5
+"""Seconds that a lost connection waits for somebody's explanation before it is reported as the cause."""
+
+_FAREWELL = 1.0
+"""Seconds that a rank which ends waits for the others to have heard so."""
+
+_MOST = 1 << 16
+"""Bytes of a message."""
+
+_FAILURES: dict[str, type[ThinpipeError]] = {"error": PeerError, "lost": PeerLost, "stall": StallError}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a pipeline ended.
+
+    Args:
+        kind: ``error``, ``lost`` or ``stall``.
+        rank: the one to blame.
+        text: what happened to it.
+    """
+
+    kind: str
+    rank: int
+    text: str
+
+
+@dataclass
+class _Peer:
+    """What is known of another rank.
+
+    Args:
+        heard: when it last said anything.
+        moved: when it was first heard to be where it is.
+        moves: how often it has moved on.
+        at: what it is at.
+        waits_for: the rank that it waits for.
+        steps: how many steps it had begun when it closed its pipeline.
+        settled: whether it needs to be told nothing any more.
+    """
+
+    heard: float
+    moved: float
+    moves: int = 0
+    at: str = "its start"
+    waits_for: int | None = None
+    steps: int | None = None
+    settled: bool = False
+
+
+class Control:
+    """The ranks of one pipeline, as one of them sees the others.
+
+    Args:
+        group: a gloo group that nobody else uses.
+        where: what this rank is at.
+        timeout: seconds a rank may be silent before it is given up.
+        patience: seconds that a rank may be waited for which is alive and does not move on.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, where: Whereabouts, *, timeout: float, patience: float) -> None:
+        self.failure: BaseException | None = None
+        self.closed = False
+        self._where = where
+        self._timeout, self._patience = timeout, patience
+        self._me = group.rank()
+        self._callbacks: list[Callable[[], None]] = []
+        self._changed = threading.Condition()
+        self._told: dict[tuple[str, int, int], Any] = {}
+        self._step = -1
+        self._stood_still = 0.0
+        now = time.monotonic()
+        ranks = [rank for rank in range(group.size()) if rank != self._me]
+        self._peers = {rank: _Peer(now, now) for rank in ranks}
+        self._out = {rank: SendLane(group, rank, 0, deadline=timeout, meter=Meter()) for rank in ranks}
+        self._in = {rank: ReceiveLane(group, rank, 0, most=_MOST, deadline=timeout, meter=Meter()) for rank in ranks}
+        self._mouths: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {
+            rank: queue.SimpleQueue() for rank in ranks
+        }
+        self._threads = [self._start(self._speak, rank) for rank in ranks]
+        self._threads += [self._start(self._listen, rank) for rank in ranks]
+        self._threads += [self._start(self._watch)] if ranks else []
+
+    def _start(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                target(*arguments)
+            except Closed:
+                pass
+            except Exception as error:
+                # A watcher that is gone would let the others wait for ever.
+                self._end(error, self._own(error))
+
+        thread = threading.Thread(target=run, daemon=True, name=f"thinpipe {target.__name__[1:]}")
+        thread.start()
+        return thread
+
+    # -- what callers use ----------------------------------------------------------------------------------------------
+
+    def when_failed(self, callback: Callable[[], None]) -> None:
+        """Has a function called, in whatever thread, as soon as anything has failed anywhere."""
+        with self._changed:
+            self._callbacks.append(callback)
+            late = self.failure is not None
+        if late:
+            callback()
+
+    def begin(self, step: int) -> None:
+        """Notes that a step begins, which needs all ranks."""
+        with self._changed:
+            self._step = step
+        self._miss_the_gone()
+
+    def tell(self, kind: str, step: int, value: Any) -> None:
+        """Tells all other ranks something about a step."""
+        self._say({"kind": kind, "step": step, "value": value})
+
+    def wait_for(self, kind: str, step: int, rank: int) -> Any:
+        """Waits for what another rank tells about a step.
+
+        Raises:
+            ThinpipeError: whatever failed meanwhile, the other rank's patience included.
+        """
+        key, what = (kind, step, rank), f"the {kind} of step {step}"
+        with self._where.waiting(what, rank), self._changed:
+            peer = self._peers[rank]
+            self._changed.wait_for(lambda: key in self._told or self.failure or self.closed or peer.steps is not None)
+            if key in self._told:
+                return self._told.pop(key)
+        if self.failure is None and not self.closed:
+            self._lose(rank, f"closed its pipeline after {peer.steps} steps, and did not tell {what}")
+        raise Closed
+
+    def fail(self, error: BaseException) -> None:
+        """Ends everything, here and on all other ranks, because of an error of this rank's own.
+
+        Returns when the others have heard so, or could not be told.
+        """
+        self._end(error, self._own(error))
+        self._wait_for_peers()
+
+    def broken(self, error: BaseException, rank: int | None) -> None:
+        """Takes an error of what moves the data between this rank and another.
+
+        Returns without a failure if the connection broke because the other rank had no more use for it.
+
+        Args:
+            error: what was raised.
+            rank: the other rank; None if only the error knows.
+        """
+        if not isinstance(error, PeerLost | StallError):
+            self._end(error, self._own(error))
+            return
+        with self._changed:
+            peer = None if rank is None else self._peers[rank]
+            # The connections here tell more: why a rank ended, or that it said goodbye.
+            known = self._changed.wait_for(
+                lambda: self.failure or self.closed or (peer and peer.steps is not None), 4 * _GRACE
+            )
+        if not known:
+            kind = "lost" if isinstance(error, PeerLost) else "stall"
+            if rank is None:
+                cause = Cause(kind, -1, str(error))
+                self._end(self._error(cause), cause)
+            else:
+                self._blame(kind, rank, f"does not get, or send, the data of its cut: {error}")
+
+    def close(self) -> None:
+        """Says goodbye: the others will not take this rank's end for a failure, unless they are in a later step."""
+        with self._changed:
+            if self.closed:
+                return
+            self.closed = True
+            self._changed.notify_all()
+        if self.failure is None:
+            self._say({"kind": "bye", "step": 0, "value": self._step + 1})
+        self._wait_for_peers()
+        for mouth in self._mouths.values():
+            mouth.put(None)
+        for lane in (*self._out.values(), *self._in.values()):
+            lane.abort()
+
+    def join(self, until: float) -> None:
+        """Waits for all threads, once closed and hung up; the interpreter must not end while one is inside torch."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def _own(self, error: BaseException) -> Cause:
+        said = str(error)[:2000]
+        text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return Cause("error", self._me, f"rank {self._me} failed at {self._where}: {text}")
+
+    def _lose(self, rank: int, text: str) -> None:
+        self._blame("lost", rank, text)
+
+    def _blame(self, kind: str, rank: int, text: str) -> None:
+        cause = Cause(kind, rank, f"rank {rank} {text}; it was last heard of at {self._peers[rank].at}")
+        self._end(self._error(cause), cause)
+
+    def _error(self, cause: Cause, told_by: int | None = None) -> ThinpipeError:
+        """Makes of a cause the error that is raised on this rank."""
+        text = cause.text
+        if cause.rank == self._me:
+            text = f"the other ranks gave this one up: {text}"
+        if told_by not in (None, cause.rank):
+            text += f" (says rank {told_by})"
+        if self._stood_still:
+            text += f"; this rank itself had stood still for {self._stood_still:.1f} s"
+        return _FAILURES[cause.kind](f"{text}; this rank, {self._me}, was at {self._where}")
+
+    def _end(self, error: BaseException, cause: Cause) -> None:
+        """Notes the first failure, wakes everybody here and tells the cause to all others."""
+        with self._changed:
+            if self.failure is not None or self.closed:
+                return
+            self.failure = error
+            if cause.kind != "error" and cause.rank in self._peers:
+                self._peers[cause.rank].settled = True  # nobody waits for its answer
+            callbacks = list(self._callbacks)
+            self._changed.notify_all()
+        _log.error("the pipeline ends: %s", error)
+        # Repeated by everybody: a rank may be cut off from the one that found out, and not from others.
+        self._say({"kind": "failed", "step": 0, "value": asdict(cause)})
+        for callback in callbacks:
+            callback()
+
+    def _wait_for_peers(self) -> None:
+        """Waits until all other ranks have heard this one's last word, or have said their own."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(peer.settled for peer in self._peers.values()), _FAREWELL)
+
+    def _settle(self, rank: int) -> None:
+        with self._changed:
+            self._peers[rank].settled = True
+            self._changed.notify_all()
+
+    def _miss_the_gone(self) -> None:
+        """Ends a step that somebody will not take part in."""
+        for rank, peer in self._peers.items():
+            if peer.steps is not None and peer.steps <= self._step:
+                self._lose(rank, f"closed its pipeline after {peer.steps} steps, and is missed in step {self._step}")
+
+    # -- threads -------------------------------------------------------------------------------------------------------
+
+    def _say(self, message: dict[str, Any]) -> None:
+        for mouth in self._mouths.values():
+            mouth.put(message)
+
+    def _speak(self, rank: int) -> None:
+        interval = min(1.0, self._timeout / 6)
+        mouth, lane = self._mouths[rank], self._out[rank]
+        try:
+            while True:
+                try:
+                    message = mouth.get(timeout=interval)
+                except queue.Empty:
+                    message = self._alive()
+                if message is None:
+                    return
+                lane.send([_bytes(message)])
+        except PeerLost:
+            return  # what the rank said before its connection broke is still to be read, by the thread that listens
+        except StallError as error:
+            self._blame("stall", rank, f"hears nothing ({error})")
+
+    def _alive(self) -> dict[str, Any]:
+        wait = self._where.wait()
+        value = {"moves": self._where.moves, "at": str(self._where), "waits_for": None if wait is None else wait[0]}
+        return {"kind": "alive", "step": 0, "value": value}
+
+    def _listen(self, rank: int) -> None:
+        try:
+            while True:
+                message = _message(self._in[rank].receive())
+                self._peers[rank].heard = time.monotonic()
+                self._take(rank, message)
+        except (PeerLost, StallError) as error:
+            self._settle(rank)
+            self._disconnected(rank, error)
+
+    def _disconnected(self, rank: int, error: BaseException) -> None:
+        """Gives up a rank whose connection broke, unless it said goodbye, or somebody knows better why."""
+        with self._changed:
+            peer = self._peers[rank]
+            known = self._changed.wait_for(lambda: self.failure or self.closed or peer.steps is not None, _GRACE)
+        if not known:
+            self._lose(rank, f"is gone ({error})")
+
+    def _take(self, rank: int, message: dict[str, Any]) -> None:
+        kind, value, peer = message["kind"], message["value"], self._peers[rank]
+        if kind == "alive":
+            self._take_alive(peer, value)
+        elif kind == "failed":
+            cause = _cause(value)
+            self._settle(rank)
+            self._end(self._error(cause, rank), cause)
+        elif kind == "noted":
+            self._settle(rank)
+        elif kind == "bye":
+            self._mouths[rank].put({"kind": "noted", "step": 0, "value": None})
+            with self._changed:
+                peer.steps, peer.settled = int(value), True
+                self._changed.notify_all()
+            self._miss_the_gone()
+        else:
+            with self._changed:
+                self._told[kind, message["step"], rank] = value
+                self._changed.notify_all()
+
+    def _take_alive(self, peer: _Peer, value: dict[str, Any]) -> None:
+        with self._changed:
+            if value["moves"] != peer.moves:
+                peer.moves, peer.moved = value["moves"], time.monotonic()
+            peer.at, peer.waits_for = str(value["at"]), value["waits_for"]
+
+    def _watch(self) -> None:
+        """Gives up ranks that have been silent, or waited for, for too long."""
+        interval = min(0.5, self._timeout / 10)
+        last = time.monotonic()
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self.failure or self.closed, interval):
+                    return
+            now = time.monotonic()
+            if now - last > self._timeout / 2:
+                # This rank itself stood still: what the others said meanwhile is still to be read.
+                self._stood_still = now - last
+                for peer in self._peers.values():
+                    peer.heard = now
+            last = now
+            self._miss_the_silent(now)
+            self._miss_the_idle(now)
+
+    def _miss_the_silent(self, now: float) -> None:
+        """Gives up a rank that says nothing: stopped, or cut off."""
+        present = {rank: peer for rank, peer in self._peers.items() if peer.steps is None}
+        silent = [rank for rank, peer in present.items() if now - peer.heard > self._timeout]
+        if silent:
+            text = f"has been silent for {self._timeout:g} s"
+            if len(silent) > 1:
+                others = " and ".join(f"rank {rank}" for rank in silent[1:])
+                text += f" (as {others}; this rank, {self._me}, may be the one that is cut off)"
+            self._blame("stall", silent[0], text)
+
+    def _miss_the_idle(self, now: float) -> None:
+        """Gives up a rank that is alive, is waited for, and for a long time has not moved on."""
+        wait = self._where.wait()
+        if wait is None or wait[0] == self._me or now - wait[1] < self._patience:
+            return
+        rank = self._last_of_chain(wait[0])
+        if now - self._peers[rank].moved > self._patience:
+            chain = "" if rank == wait[0] else f" while rank {wait[0]} waits for others"
+            self._blame("stall", rank, f"is alive, but has not moved on for {self._patience:g} s{chain}")
+
+    def _last_of_chain(self, rank: int) -> int:
+        """Finds who keeps everybody waiting: the rank that the rank that ... waits for, and that waits for nobody."""
+        seen, last = {self._me}, rank
+        while last not in seen:
+            seen.add(last)
+            following = self._peers[last].waits_for
+            if following is None:
+                return last
+            last = following
+        return rank
+
+
+def _cause(value: Any) -> Cause:
+    try:
+        cause = Cause(str(value["kind"]), int(value["rank"]), str(value["text"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise PacketError(f"a control message that makes no sense: {value!r:.200}") from error
+    if cause.kind not in _FAILURES:
+        raise PacketError(f"a control message with a failure of an unknown kind: {cause.kind!r:.50}")
+    return cause
+
+
+def _bytes(message: dict[str, Any]) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
+
+
+def _message(received: Tensor) -> dict[str, Any]:
+    """Reads a message.
+
+    Raises:
+        PacketError: it is none.
+    """
+    try:
+        message = json.loads(bytes(received.numpy().data))
+        kind, step = message["kind"], message["step"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PacketError(f"a control message that makes no sense: {error}") from error
+    if not isinstance(kind, str) or not isinstance(step, int) or "value" not in message:
+        raise PacketError(f"a control message that makes no sense: {message!r:.200}")
+    return message  # type: ignore[no-any-return]

@@ -1,0 +1,493 @@
+"""``Pipeline``: a model cut into stages on several processes, trained by one ``step`` on each of them.
+
+::
+
+    # torchrun --nproc-per-node 2 train.py
+    pipeline = Pipeline(model, balance=[3, 2], chunks=8, loss_fn=F.cross_entropy, codec="block:4", grad_codec="block:4")
+    optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = pipeline.step(x, y)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from thinpipe.errors import BatchError, PeerLost, StallError, ThinpipeError
+from thinpipe.links import Closed, Throttle
+from thinpipe.runtime.agreement import agree, explained, fingerprint, meet, part
+from thinpipe.runtime.ambient import Ambient
+from thinpipe.runtime.assembly import Assembly, assemble
+from thinpipe.runtime.control import Control
+from thinpipe.runtime.crossing import CodecChoice, Crossing, crossings, verify_choice
+from thinpipe.runtime.parcel import Edge
+from thinpipe.runtime.pipe import RECOMPUTE_MODES
+from thinpipe.runtime.post import Post
+from thinpipe.runtime.randomness import DrawingHabits
+from thinpipe.runtime.rank_step import LastStage, RankStep, moved, targets_of, with_recomputations
+from thinpipe.runtime.statistics import Statistics, statistics_of
+from thinpipe.runtime.ties import Ties
+from thinpipe.runtime.tracing import RankTrace
+from thinpipe.runtime.ways import Ways, open_ways
+from thinpipe.runtime.whereabouts import Whereabouts
+from thinpipe.runtime.worker import Station, Worker
+from thinpipe.schedule import Action, ActionList, Kind, plan, validate
+from thinpipe.stages.batchnorm import Deferred, defer_batch_norm
+from thinpipe.stages.microbatch import Batch
+
+_JOIN = 2.0
+"""Seconds that threads may need to end; they do so at once, unless one of them packs something large."""
+
+
+class Pipeline(nn.Module):
+    """The part of a pipeline that one rank has. Every rank makes one, with the same arguments, and calls the same.
+
+    It is a module with this rank's layers under the names they have in the whole model, so that ``parameters``,
+    ``state_dict`` and optimizers are of this rank's part alone.
+
+    Args:
+        stages: the whole model, of which the rank keeps its part: a list of modules, one a stage, or an
+            ``nn.Sequential`` with a ``balance``. A stage gets what the one before it returns; if its forward takes
+            several arguments, a tuple is spread over them, and a dictionary by names.
+        chunks: the number of micro-batches.
+        loss_fn: called with the output and the targets of a micro-batch; the mean over its rows. Only the rank of the
+            last stage calls it.
+        balance: the number of layers of each stage of an ``nn.Sequential`` (default: ``stages`` is a list).
+        schedule: ``gpipe``, ``1f1b``, ``interleaved`` or ``zb``. Default: ``1f1b``.
+        codec: how activations are packed at the cuts; see ``Pipe``. Default: not at all.
+        grad_codec: how gradients are packed. Default: not at all.
+        map: the rank of each stage; ``(0, 1, 0)`` is a U. Default: dealt out in turn.
+        group: the process group. Default: all processes.
+        device: where this rank's stages are. Default: the current GPU if the group can use it, else the CPU.
+        checkpoint: the stages whose activations are recomputed: ``never`` none, ``always`` all, or their numbers.
+            Default: ``never``.
+        recompute: what is repeated of them, ``all`` or what is ``cheap``; see ``Pipe``. Default: ``all``.
+        deferred_batch_norm: whether BatchNorm moves its running statistics once a batch. Default: ``False``.
+        scaler: a gradient scaler that all ranks agree on, such as ``ShardedGradScaler``. Default: none.
+        timeout: seconds that a rank may be silent before all others end with a ``StallError``. Default: 15.
+        patience: seconds to wait for a rank that is alive and does not send what it should. Default: 600.
+        start_timeout: seconds to wait for all ranks to make theirs; more if some load a large model first. Default: 60.
+        throttle: makes an emulated link from this rank to another, as ``lambda: Throttle(50e6)`` for 50 Mbit/s.
+            Default: as fast as it is.
+        trace: a file for a trace of all ranks, written by ``close`` and read by ``thinpipe trace show``. Default: none.
+
+    Raises:
+        SplitError, BalanceError: the model cannot be cut so.
+        DisagreementError: ranks were started with different values.
+        PeerError: another rank could not make its part.
+        StallError: not all ranks came.
+    """
+
+    def __init__(
+        self,
+        stages: nn.Sequential | Sequence[nn.Module],
+        *,
+        chunks: int,
+        loss_fn: Callable[..., Tensor],
+        balance: Sequence[int] | None = None,
+        schedule: str = "1f1b",
+        codec: CodecChoice = None,
+        grad_codec: CodecChoice = None,
+        map: Sequence[int] | None = None,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        checkpoint: str | Sequence[int] = "never",
+        recompute: str = "all",
+        deferred_batch_norm: bool = False,
+        scaler: Any = None,
+        timeout: float = 15.0,
+        patience: float = 600.0,
+        start_timeout: float = 60.0,
+        throttle: Callable[[], Throttle] | None = None,
+        trace: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        group = group if group is not None else dist.group.WORLD
+        if group is None:
+            raise ThinpipeError("there is no process group; call torch.distributed.init_process_group, under torchrun")
+        self.rank, self.world = group.rank(), group.size()
+        self.chunks, self.schedule, self.loss_fn, self.scaler = chunks, schedule, loss_fn, scaler
+        talk = meet(group, "talk", timeout=start_timeout)
+        with explained(talk, timeout=start_timeout):
+            if chunks < 1:
+                raise ValueError(f"chunks is the number of micro-batches, at least 1, got {chunks}")
+            if recompute not in RECOMPUTE_MODES:
+                raise ValueError(f"recompute is 'all' or 'cheap', got {recompute!r}")
+            verify_choice(codec)
+            verify_choice(grad_codec)
+            self.device = _device(device)
+            self.assembly = assemble(stages, balance, map, rank=self.rank, world=self.world, device=self.device)
+            model_digest = fingerprint(list(stages))
+            n = len(self.assembly.stages)
+            self._recomputed = _recomputed(checkpoint, n)
+            self._plans: dict[int, list[ActionList]] = {}
+            self._plan(chunks)  # whatever is wrong with the schedule is said now
+            if deferred_batch_norm:
+                for layer in self.assembly.own.values():
+                    defer_batch_norm(nn.Sequential(layer))
+            self._modules.update(self.assembly.own)
+            self._crossings = crossings(self.assembly.stages, codec, grad_codec)
+        self._stations = {
+            j: Station(stage, self._crossings, thrifty=recompute == "cheap")
+            for j, stage in enumerate(self.assembly.stages)
+            if self.assembly.workers[j] == self.rank
+        }
+        self._drawing = DrawingHabits(n)
+        self._where = Whereabouts(self.assembly.workers)
+        self._steps = self._norms = 0
+        self.statistics: Statistics | None = None
+        from thinpipe import __version__
+
+        try:
+            agree(
+                talk,
+                {
+                    "version of thinpipe": __version__,
+                    "number of chunks": chunks,
+                    "schedule": schedule,
+                    "map of stages to ranks": list(self.assembly.workers),
+                    "layers of the stages": self.assembly.layers,
+                    "codecs": _specs_by_edge(self.assembly, self._crossings),
+                    "recomputed stages": sorted(self._recomputed),
+                    "model (a digest of names, shapes and types)": model_digest,
+                    "gradient scaler": scaler is not None,
+                    "trace": trace is not None,
+                },
+                timeout=start_timeout,
+            )
+            data = meet(group, "data", timeout=start_timeout)
+        except BaseException:
+            part(talk)
+            raise
+        self._trace = RankTrace(self.rank, trace, talk)
+        self._control = Control(talk, self._where, timeout=timeout, patience=patience)
+        self._ways: Ways = open_ways(
+            data, self.assembly, self._crossings, self.device, timeout=patience, throttle=throttle
+        )
+        self._post = Post(
+            self._ways.outgoing,
+            self._ways.incoming,
+            specs=_specs(self._crossings),
+            where=self._where,
+            failed=self._control.broken,
+            tracer=self._trace.tracer,
+        )
+        self._control.when_failed(self._post.close)
+        lanes = 2 * len(self.assembly.edges)
+        self._ties = Ties(self.assembly.ties, data, first_lane=lanes, timeout=patience, links=self._ways.links)
+        self._control.when_failed(self._ties.close)
+        self._shut = weakref.finalize(self, _shut, self._control, self._post, self._ties, [data, talk])
+        # Not by the finalizer itself: only what is registered after the lanes is called before they break off.
+        self._shut.atexit = False
+        atexit.register(self._shut)
+        with self._guarded():
+            self._ties.make_equal()
+            self._ties.flush()
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def step(self, inputs: Any = None, targets: Any = None) -> Tensor:
+        """Trains on one batch: gradients are added to those of the parameters, as ``backward`` does it.
+
+        Args:
+            inputs: the batch, needed by the rank of the first stage and ignored by the others: a tensor, or a nesting
+                of tuples, lists and dictionaries, cut along the first dimension.
+            targets: needed by the rank of the last stage; without any, ``loss_fn`` gets the output alone.
+
+        Returns:
+            The loss, weighted by rows: that of the whole batch, on every rank.
+
+        Raises:
+            PeerError, PeerLost, StallError: something failed on another rank; the pipeline is of no use any more.
+        """
+        with self._guarded():
+            began = time.perf_counter()
+            step = self._prepare(inputs, targets, train=True)
+            self._ties.set_gradients_aside()
+            step.lend_gradients()
+            with self._one_batch_for_batch_norm():
+                step.run(self._actions(train=True), train=True)
+            self._post.flush()
+            step.leave_gradients()
+            self._where.at(f"the gradients of shared weights in step {self._steps - 1}")
+            self._ties.sum_gradients()
+            self._ties.flush()
+            loss = self._share_loss(step)
+            assert loss is not None
+            self._finish(step, began)
+            return loss
+
+    def evaluate(self, inputs: Any = None, targets: Any = None) -> Any:
+        """Runs a batch forward, in evaluation mode, through the same cuts and codecs.
+
+        Args:
+            inputs: as in ``step``.
+            targets: as in ``step``.
+
+        Returns:
+            With targets on the rank of the last stage, the loss on every rank. Without, the output on that rank, and
+            None on all others.
+        """
+        modes = {module: module.training for module in self.modules()}
+        self.eval()
+        try:
+            with self._guarded(), torch.no_grad():
+                began = time.perf_counter()
+                step = self._prepare(inputs, targets, train=False)
+                step.run(self._actions(train=False), train=False)
+                self._post.flush()
+                loss = self._share_loss(step)
+                self._finish(step, began)
+                return step.last.output() if loss is None and step.last is not None else loss
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scales the gradients of all ranks so that their common norm is at most ``max_norm``; returns the norm."""
+        with self._guarded():
+            number, self._norms = self._norms, self._norms + 1
+            self._where.at(f"the norm of all gradients, after step {self._steps - 1}")
+            grads = [p.grad for p in self.parameters() if p.grad is not None and self._ties.counts(p)]
+            own = float(torch.nn.utils.get_total_norm(grads, norm_type)) if grads else 0.0
+            self._control.tell(f"norm of rank {self.rank}", number, own)
+            others = [rank for rank in range(self.world) if rank != self.rank]
+            norms = [own, *(float(self._control.wait_for(f"norm of rank {r}", number, r)) for r in others)]
+            # Sorted, so that all ranks add in the same order and scale by the same number.
+            total: Tensor = torch.linalg.vector_norm(torch.tensor(sorted(norms), dtype=torch.float64), norm_type)
+            torch.nn.utils.clip_grads_with_norm_(list(self.parameters()), max_norm, total.to(self.device))
+            return total
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, inputs: Any, targets: Any, *, train: bool) -> RankStep:
+        number, self._steps = self._steps, self._steps + 1
+        self._control.begin(number)
+        source, sink = self.assembly.workers[0], self.assembly.workers[-1]
+        self._where.at(f"the start of step {number}")
+        batch = None
+        if self.rank == source:
+            batch = self._batch(inputs)
+            begin: dict[str, Any] = {"rows": batch.rows, "train": train}
+            self._control.tell("begin", number, begin)
+        else:
+            begin = self._control.wait_for("begin", number, source)
+            if begin["train"] is not train:
+                here, there = ("step", "evaluate") if train else ("evaluate", "step")
+                raise BatchError(f"rank {source} called {there}() where rank {self.rank} called {here}()")
+        rows = [int(each) for each in begin["rows"]]
+        self._rows = rows
+        last = None
+        if self.rank == sink:
+            parts = None if targets is None else [moved(part, self.device) for part in targets_of(targets, rows)]
+            n = len(self.assembly.stages)
+            last = LastStage(Edge(n - 1, n), self.device, rows, parts, self.loss_fn, self._scaled)
+        if train and self.scaler is not None:
+            self.scaler.scale(torch.zeros((), device=self.device))  # every rank's scaler begins at its first use
+        self._post.begin(number)
+        step = RankStep(
+            self._workers(len(rows), train=train), self._post, Ambient.capture([self.device]), last, self._at
+        )
+        if batch is not None:
+            step.feed(batch)
+        return step
+
+    def _batch(self, inputs: Any) -> Batch:
+        if inputs is None:
+            raise BatchError(f"rank {self.rank} has the first stage, and needs inputs; got None")
+        batch = Batch.of(inputs, self.chunks)
+        if not sum(batch.rows):
+            raise BatchError("the batch is empty; a step needs at least one row")
+        return batch
+
+    def _workers(self, m: int, *, train: bool) -> dict[int, Worker]:
+        n = len(self.assembly.stages)
+        ambient = Ambient.capture([self.device])
+        self._randomness = self._drawing.step([self.device] * n, m, training=self.training)
+        return {
+            j: Worker(
+                station,
+                ambient=ambient,
+                randomness=self._randomness.stages[j],
+                recomputed=frozenset(range(m)) if train and j in self._recomputed else frozenset(),
+                wants_graph=train,
+                threads=torch.get_num_threads(),
+            )
+            for j, station in self._stations.items()
+        }
+
+    def _plan(self, m: int) -> list[ActionList]:
+        if m not in self._plans:
+            job, lists = plan(self.schedule, len(self.assembly.stages), m, self.assembly.workers, self.assembly.skips)
+            validate(job, lists)
+            self._plans[m] = lists
+        return self._plans[m]
+
+    def _actions(self, *, train: bool) -> ActionList:
+        own = self._plan(len(self._rows))[self.rank]
+        if not train:
+            return [action for action in own if action.kind is Kind.FORWARD]
+        return with_recomputations(own, self._recomputed)
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        scaled: Tensor = loss if self.scaler is None else self.scaler.scale(loss)
+        return scaled
+
+    def _share_loss(self, step: RankStep) -> Tensor | None:
+        """Tells all ranks the loss, in the last rank's type; None where there is none."""
+        if step.last is None:
+            told = self._control.wait_for("loss", self._steps - 1, self.assembly.workers[-1])
+            return None if told is None else torch.tensor(told[0], dtype=getattr(torch, told[1]))
+        loss = step.last.loss
+        told = None if loss is None else (float(loss), str(loss.dtype).removeprefix("torch."))
+        self._control.tell("loss", self._steps - 1, told)
+        return loss
+
+    @contextmanager
+    def _one_batch_for_batch_norm(self) -> Iterator[None]:
+        """Has deferred BatchNorm layers move their running statistics once, at the end of what is surrounded."""
+        deferred = [layer for layer in self.modules() if isinstance(layer, Deferred)]
+        for layer in deferred:
+            layer.begin()
+        try:
+            yield
+        except BaseException:
+            for layer in deferred:
+                layer.discard()
+            raise
+        with torch.no_grad():
+            for layer in deferred:
+                layer.commit()
+
+    def _finish(self, step: RankStep, began: float) -> None:
+        self._randomness.settle(recomputes=bool(self._recomputed))
+        seconds = time.perf_counter() - began
+        self.statistics = statistics_of(seconds, step.computed, self._post.stalled, self._ways, self._ties.meter)
+        self._where.at(f"the end of step {self._steps - 1}")
+
+    def _at(self, action: Action) -> None:
+        self._where.at(f"{action} of step {self._steps - 1}")
+
+    # -- failures ------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Says what this rank is at, for a reader on another one."""
+        return str(self._where)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Tells all ranks what goes wrong here, and raises here what went wrong elsewhere."""
+        control = self._control
+        if control.failure is None and control.closed:
+            raise ThinpipeError("the pipeline is closed; make another one")
+        try:
+            if control.failure is not None:
+                raise Closed
+            yield
+        except (Closed, PeerLost, StallError) as error:
+            if not isinstance(error, Closed):
+                control.broken(error, None)
+            if control.failure is None:
+                raise ThinpipeError("the pipeline was closed in the middle of a step") from None
+            # Without the frames, and tensors, of the time before.
+            raise control.failure.with_traceback(None) from None
+        except BaseException as error:
+            control.fail(error)
+            raise
+
+    def close(self) -> None:
+        """Ends the pipeline: writes the trace, tells the other ranks, and stops all threads. Safe to call twice."""
+        if self._control.failure is None and not self._control.closed:
+            self._trace.write()
+        self._shut()
+        atexit.unregister(self._shut)
+
+    def _await_the_others(self) -> None:
+        """Waits until all ranks are done: whoever hung up before would break the others' last step."""
+        self._doing = "its end"
+        self._control.tell(f"end of rank {self.rank}", 0, None)
+        try:
+            for rank in range(self.world):
+                if rank != self.rank:
+                    self._control.wait_for(f"end of rank {rank}", 0, rank)
+        except ThinpipeError:
+            return  # what else is there to do with a rank that failed, or never comes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and self._control.failure is None:
+            self._control.fail(error)
+        self.close()
+
+    # -- what codecs remember ------------------------------------------------------------------------------------------
+
+    def codec_state_dict(self) -> dict[str, Any]:
+        """Returns what the codecs of this rank remember from one batch to the next."""
+        return {
+            f"{k}.{key}": value
+            for k, crossing in enumerate(self._crossings.values())
+            for key, value in crossing.state_dict().items()
+        }
+
+    def load_codec_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what the codecs of a pipeline with the same cuts remembered."""
+        for k, crossing in enumerate(self._crossings.values()):
+            own = f"{k}."
+            crossing.load_state_dict({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    found = torch.device(device)
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def _recomputed(checkpoint: str | Sequence[int], stages: int) -> frozenset[int]:
+    if isinstance(checkpoint, str):
+        if checkpoint not in ("never", "always"):
+            raise ValueError(f"checkpoint is 'never', 'always' or the numbers of stages, got {checkpoint!r}")
+        return frozenset(range(stages if checkpoint == "always" else 0))
+    if not set(checkpoint) <= set(range(stages)):
+        raise ValueError(f"checkpoint names the stages {list(checkpoint)}, but there are 0 to {stages - 1}")
+    return frozenset(checkpoint)
+
+
+def _specs(found: dict[Edge, Crossing]) -> frozenset[str]:
+    specs = {lane.spec for crossing in found.values() for lane in (crossing.there, crossing.back)}
+    return frozenset(spec for spec in specs if spec is not None)
+
+
+def _specs_by_edge(assembly: Assembly, found: dict[Edge, Crossing]) -> list[list[Any]]:
+    return [[edge.source, edge.target, found[edge].there.spec, found[edge].back.spec] for edge in assembly.edges]
+
+
+def _shut(control: Control, post: Post, ties: Ties, groups: Sequence[dist.ProcessGroup]) -> None:
+    """Ends a pipeline that was closed, that nobody has any more, or whose process ends."""
+    control.close()
+    post.close()
+    ties.close()
+    # Gloo lets nobody stop waiting; only a connection that breaks ends the lanes' threads, and a process that ends
+    # before them is aborted.
+    for group in groups:
+        part(group)
+    until = time.monotonic() + _JOIN
+    control.join(until)
+    post.join(until)

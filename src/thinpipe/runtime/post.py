@@ -1,0 +1,294 @@
+"""The link of one rank: what stays on the rank is handed over, what leaves it is packed, sent and unpacked by threads.
+
+::
+
+    compute thread     F1.0 ─┬─ F1.1 ───── F1.2 ──          never packs, never sends, never unpacks
+    packer of an edge        └─ encode ─ frame ─► lane
+                                                    lane ─► frame ─ decode ─┐     opener of an edge
+                                                    F2.0 waits for .........┴─ F2.0 ──
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from thinpipe.codecs import Codec, Packet, codec
+from thinpipe.errors import PacketError, PeerLost, StallError
+from thinpipe.links import Closed, LocalLink, Meter, ReceiveLane, SendLane
+from thinpipe.runtime.crossing import Crossing
+from thinpipe.runtime.frame import Frame
+from thinpipe.runtime.parcel import Address, Cargo, Coded, Edge, Grads, Parcel
+from thinpipe.runtime.staging import Stager, pinned, wait_for
+from thinpipe.runtime.whereabouts import Whereabouts
+from thinpipe.trace import NO_TRACE, AnyTracer
+
+Item: TypeAlias = Parcel | Grads
+Pack: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of an edge between this rank and another.
+
+    Args:
+        edge: the edge.
+        number: of the edge, the same on all ranks.
+        cargo: what goes that way.
+        peer: the rank at the other end.
+        device: of the stage at this end.
+        crossing: the edge's codecs.
+        meter: counts what goes that way.
+    """
+
+    edge: Edge
+    number: int
+    cargo: Cargo
+    peer: int
+    device: torch.device
+    crossing: Crossing
+    meter: Meter
+
+
+class Post:
+    """Delivers parcels between the stages of one rank and of all others.
+
+    Args:
+        outgoing: the ways out, each with its lane.
+        incoming: the ways in, each with its lane.
+        specs: the codecs that may be met; any other is refused.
+        where: told what the rank waits for.
+        failed: told what went wrong in a thread, and the rank at the other end of its way.
+        tracer: told when what happened.
+    """
+
+    def __init__(
+        self,
+        outgoing: Sequence[tuple[Way, SendLane]],
+        incoming: Sequence[tuple[Way, ReceiveLane]],
+        *,
+        specs: frozenset[str],
+        where: Whereabouts,
+        failed: Callable[[BaseException, int], None],
+        tracer: AnyTracer = NO_TRACE,
+    ) -> None:
+        self.tracer = tracer
+        self.stalled = 0.0
+        self.step = 0
+        self._inbox: LocalLink[Item] = LocalLink()
+        self._where, self._failed = where, failed
+        self._outgoing, self._incoming = outgoing, incoming
+        self._codecs: dict[str, Codec] = {spec: codec(spec) for spec in specs | {"none"}}
+        # The codecs of gradients that are to come, for the activations that were sent.
+        self._expected: dict[Hashable, list[Codec | None]] = {}
+        self._todo: dict[tuple[Edge, Cargo], queue.SimpleQueue[Any]] = {}
+        self._idle = threading.Condition()
+        self._packing = 0
+        self._threads: list[threading.Thread] = []
+        for way, lane in outgoing:
+            self._todo[way.edge, way.cargo] = queue.SimpleQueue()
+            self._start(self._pack_all, way, lane)
+        for way, receiver in incoming:
+            self._start(self._open_all, way, receiver)
+
+    def _start(self, target: Callable[..., None], way: Way, lane: SendLane | ReceiveLane) -> None:
+        def run() -> None:
+            try:
+                target(way, lane)
+            except Closed:
+                pass
+            except BaseException as error:
+                self._failed(error, way.peer)
+
+        self._threads.append(threading.Thread(target=run, daemon=True, name=f"thinpipe {target.__name__[1:]}"))
+        self._threads[-1].start()
+
+    # -- what a worker uses --------------------------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        """Has what is sent and received from now on belong to a step."""
+        self.step = step
+        self.stalled = 0.0
+
+    def send(self, address: Address, parcel: Item, pack: Pack | None = None) -> None:
+        """Leaves a parcel for a stage, of this rank or another, and returns at once.
+
+        Args:
+            address: where it goes.
+            parcel: what is sent.
+            pack: makes the same with packets for tensors, where the edge has codecs (default: it has none).
+        """
+        todo = self._todo.get((address.edge, address.cargo))
+        if todo is None:
+            self._inbox.send((self.step, address), parcel, pack)
+            return
+        with self._idle:
+            self._packing += 1
+        todo.put((self.step, address.micro, parcel, pack))
+
+    def receive(self, address: Address) -> Any:
+        """Takes the parcel at the address, waiting for it if need be.
+
+        Raises:
+            Closed: something failed.
+        """
+        self._where.awaits(address)
+        began = time.perf_counter()
+        item = self._inbox.receive((self.step, address))
+        self.stalled += time.perf_counter() - began
+        self._where.awaits(None)
+        wait_for([x for x in _values(item) if isinstance(x, Tensor)], item.ready)
+        return item
+
+    def check(self) -> None:
+        """Raises ``Closed`` if something failed."""
+        self._inbox.check()
+
+    def flush(self) -> None:
+        """Waits until everything was packed and sent.
+
+        Raises:
+            Closed: something failed.
+        """
+        self._where.at(f"sending the last data of step {self.step}")
+        with self._idle:
+            while self._packing:
+                self._inbox.check()
+                self._idle.wait(0.5)
+        for way, lane in self._outgoing:
+            try:
+                with self._where.waiting("its readiness for the data", way.peer):
+                    lane.flush()
+            except (PeerLost, StallError) as error:
+                self._failed(error, way.peer)
+                self._inbox.check()
+
+    def close(self) -> None:
+        """Ends all threads and wakes whoever waits."""
+        self._inbox.close()
+        for todo in self._todo.values():
+            todo.put(None)
+        for _, lane in self._outgoing:
+            lane.abort()
+        for _, receiver in self._incoming:
+            receiver.abort()
+
+    def join(self, until: float) -> None:
+        """Waits for all threads, once closed and hung up; the interpreter must not end while one is inside torch."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    # -- threads -------------------------------------------------------------------------------------------------------
+
+    def _pack_all(self, way: Way, lane: SendLane) -> None:
+        stager, todo = Stager(way.device), self._todo[way.edge, way.cargo]
+        while (job := todo.get()) is not None:
+            step, i, item, pack = job
+            name = _action(way, i)
+            began = time.perf_counter()
+            frame = self._framed(way, stager, step, i, item, pack)
+            parts = frame.parts()
+            done = time.perf_counter()
+            size = sum(part.numel() for part in parts)
+            way.meter.count(raw=_raw_bytes(frame), encode=done - began)
+            self.tracer.add("encode", name, began, done, step=step)
+            lane.send(parts)
+            self.tracer.add("wire", name, done, time.perf_counter(), step=step, bytes=size, peer=way.peer)
+            del job, item, frame, parts
+            with self._idle:
+                self._packing -= 1
+                self._idle.notify_all()
+
+    def _framed(self, way: Way, stager: Stager, step: int, i: int, item: Item, pack: Pack | None) -> Frame:
+        def packed() -> list[Any]:
+            leaves = (pack(item) if pack is not None else item).leaves
+            if isinstance(item, Parcel) and any(item.wants_grad):
+                self._expected[step, way.edge, i] = [way.crossing.grad_codec(k, x) for k, x in enumerate(leaves)]
+            return [_packet(x, self._codecs["none"]) for x in leaves]
+
+        def on_host(leaves: list[Any]) -> list[Any]:
+            return [pinned(x) if isinstance(x, Packet) else x for x in leaves]
+
+        leaves = stager.to_host(packed, on_host, item.ready)
+        if isinstance(item, Parcel):
+            return Frame(way.cargo, step, way.number, i, leaves, item.spec, item.wants_grad, item.stashed)
+        return Frame(way.cargo, step, way.number, i, leaves, tree_flatten(leaves)[1], ())
+
+    def _open_all(self, way: Way, lane: ReceiveLane) -> None:
+        stager = Stager(way.device)
+        while True:
+            message = lane.receive()
+            began = time.perf_counter()
+            frame = Frame.read(message)
+            if (frame.cargo, frame.edge) != (way.cargo, way.number):
+                raise PacketError(
+                    f"rank {way.peer} sent {frame.cargo.name} of edge {frame.edge} where {way.cargo.name} of edge "
+                    f"{way.number} was expected"
+                )
+            item = self._opened(way, stager, frame)
+            done = time.perf_counter()
+            way.meter.count(raw=_raw_bytes(frame), decode=done - began)
+            self.tracer.add("decode", _action(way, frame.micro), began, done, step=frame.step)
+            self._inbox.send((frame.step, Address(way.edge, frame.micro, way.cargo)), item)
+            del message, frame, item
+
+    def _opened(self, way: Way, stager: Stager, frame: Frame) -> Item:
+        with stager.beside({}):
+            if way.cargo is Cargo.ACTIVATION:
+                leaves = [self._activation(x, stager) for x in frame.leaves]
+            else:
+                key = (frame.step, way.edge, frame.micro)
+                codecs = self._expected.pop(key, None)
+                if codecs is None or len(codecs) != len(frame.leaves):
+                    raise PacketError(f"rank {way.peer} sent a gradient that nobody asked for: {key}")
+                leaves = [self._gradient(x, c, stager) for x, c in zip(frame.leaves, codecs, strict=True)]
+            ready = stager.mark()
+        if way.cargo is Cargo.GRADIENT:
+            return Grads(leaves, ready)
+        return Parcel(leaves, frame.spec, list(frame.wants_grad), ready, frame.stashed)
+
+    def _activation(self, leaf: Any, stager: Stager) -> Any:
+        if not isinstance(leaf, Packet):
+            return leaf
+        chosen = self._codecs.get(leaf.spec)
+        if chosen is None:
+            known = ", ".join(sorted(self._codecs))
+            raise PacketError(f"a packet of the codec {leaf.spec!r} came, but this pipeline has {known}")
+        packet = stager.from_host(leaf)
+        value = chosen.decode(packet)
+        return value if leaf.spec == "none" else Coded(packet, chosen, value)
+
+    def _gradient(self, leaf: Any, chosen: Codec | None, stager: Stager) -> Tensor | None:
+        if not isinstance(leaf, Packet):
+            return None
+        packet = stager.from_host(leaf)
+        return (chosen if chosen is not None and leaf.spec != "none" else self._codecs["none"]).decode(packet)
+
+
+def _action(way: Way, i: int) -> str:
+    """Names the action whose result travels."""
+    return f"F{way.edge.source}.{i}" if way.cargo is Cargo.ACTIVATION else f"B{way.edge.target}.{i}"
+
+
+def _packet(leaf: Any, plain: Codec) -> Any:
+    if isinstance(leaf, Coded):
+        return leaf.packet
+    return plain.encode(leaf) if isinstance(leaf, Tensor) else leaf
+
+
+def _values(item: Item) -> list[Any]:
+    return [x.value if isinstance(x, Coded) else x for x in item.leaves]
+
+
+def _raw_bytes(frame: Frame) -> int:
+    packets = [x for x in frame.leaves if isinstance(x, Packet)]
+    return sum(packet.shape.numel() * packet.dtype.itemsize for packet in packets)

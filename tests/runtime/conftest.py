@@ -7,7 +7,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from rank_pool import RankPool  # noqa: E402
+from rank_pool import RankPool
 
 
 @pytest.fixture(scope="session")

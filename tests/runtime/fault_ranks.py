@@ -1,10 +1,12 @@
 """Starts ranks of a Pipeline cheaply, and lets one of them come to grief.
 
-Run as ``python fault_ranks.py``. It has imported everything once; each line of its input is a JSON object that describes
+Run as ``python fault_ranks.py``. It has imported everything once; each line of its input is a JSON object that tells of
 a rank, for which it forks. It answers with lines of JSON: the process of a rank that started, or the status of one that
-ended and when. A rank ends as a script of its own would: with an uncaught exception, through the interpreter's shutdown.
+ended, and when. A rank ends as a script would: with an uncaught exception, through the shutdown of the interpreter.
 """
 
+import atexit
+import ctypes
 import faulthandler
 import gc
 import json
@@ -17,7 +19,7 @@ import time
 from pathlib import Path
 
 import torch
-import torch._dynamo  # noqa: F401 - PyTorch imports it in the first backward, which takes seconds
+import torch._dynamo  # which PyTorch imports in the first step of a pipeline; that takes seconds
 import torch.distributed as dist
 from torch import nn
 
@@ -33,11 +35,6 @@ def note(folder, what):
     part = Path(folder, f"{what}.part")
     part.write_text(str(time.time()))
     part.rename(Path(folder, what))
-
-
-def await_note(folder, what):
-    while not Path(folder, what).exists():
-        time.sleep(0.02)
 
 
 class Backfire(torch.autograd.Function):
@@ -96,7 +93,7 @@ def events(job):
     }
 
 
-def pipeline(job, event=None, *, backward=False):
+def pipeline(job, event=None, *, backward=False, trace=None):
     stages = 2 * RANKS if job["schedule"] == "interleaved" else RANKS
     layers = [[nn.Linear(4, 4), nn.Tanh()] for _ in range(stages)]
     if event is not None and job["rank"] == job["culprit"]:
@@ -109,6 +106,7 @@ def pipeline(job, event=None, *, backward=False):
         timeout=job["timeout"],
         patience=job["patience"],
         start_timeout=job["timeout"],
+        trace=trace,
     )
 
 
@@ -125,11 +123,6 @@ def in_a_step(job):
     pipe = pipeline(job, events(job)[job["event"]], backward=job.get("backward", False))
     train(pipe, 3)
     pipe.close()
-
-
-def in_a_step_without_close(job):
-    pipe = pipeline(job)
-    train(pipe, 3)
 
 
 def between_steps(job):
@@ -184,6 +177,15 @@ def ends_late(job):
     pipe.close()
 
 
+def stops_before_its_trace(job):
+    """All close, which brings their traces to rank 0, except for one."""
+    pipe = pipeline(job, trace=f"{job['folder']}/trace.json")
+    train(pipe, 2)
+    if job["rank"] == job["culprit"]:
+        events(job)["stopped"]()
+    pipe.close()
+
+
 def forgets_to_close(job):
     pipe = pipeline(job)
     train(pipe, 2)
@@ -191,10 +193,14 @@ def forgets_to_close(job):
         time.sleep(job["timeout"] / 2)
 
 
+def held():
+    """Counts the threads and the open files of this process."""
+    return [len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")]
+
+
 def one_after_the_other(job):
     """Pipelines that are closed, that nobody has any more, and that failed and were caught."""
-    threads = len(os.listdir("/proc/self/task"))
-    files = len(os.listdir("/proc/self/fd"))
+    before = held()
     for ending in ("closed", "dropped", "caught", "dropped", "closed"):
         pipe = pipeline(job)
         try:
@@ -210,35 +216,45 @@ def one_after_the_other(job):
         del pipe
         gc.collect()
     time.sleep(0.2)
-    left = len(os.listdir("/proc/self/task")) - threads, len(os.listdir("/proc/self/fd")) - files
-    assert max(left) <= 4, f"{left} threads and files are left"
+    assert held() == before
 
 
 def cut_off(job):
-    """The culprit's network goes down; the test has put the ranks into namespaces of their own."""
+    """The test pulls the culprit's cable while all are training."""
     pipe = pipeline(job)
-    train(pipe, 1)
+    train(pipe, 2)
     if job["rank"] == job["culprit"]:
-        note(job["folder"], "ready")
-    train(pipe, 10_000)
+        note(job["folder"], "trains")
+    while True:
+        train(pipe, 1)
+        time.sleep(0.01)
 
 
 STORIES = {
     each.__name__: each
     for each in (
         in_a_step,
-        in_a_step_without_close,
         between_steps,
         between_steps_of_a_context,
         never_steps,
         dies_before_the_start,
         closes_early,
         ends_late,
+        stops_before_its_trace,
         forgets_to_close,
         one_after_the_other,
         cut_off,
     )
 }
+
+
+def enter(namespace, interface):
+    """Has this process use an interface of a network namespace, which is None for the one it is in."""
+    if namespace is not None:
+        with Path("/var/run/netns", namespace).open() as file:
+            if ctypes.CDLL(None).setns(file.fileno(), 0):
+                raise OSError(f"cannot enter the namespace {namespace}")
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
 
 
 def run(job):
@@ -248,6 +264,9 @@ def run(job):
         file = os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT)
         os.dup2(file, stream)
         os.close(file)
+    if "interface" in job:
+        enter(job["namespace"], job["interface"])
+    atexit.register(note, folder, f"{rank}.left")  # called last, after all that the pipeline has registered
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     torch.set_num_threads(1)
@@ -291,6 +310,8 @@ def tell(message):
 
 
 if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # or each rank would look through all of PyTorch when it ends
     mine = serve()
     if mine is not None:
         run(mine)

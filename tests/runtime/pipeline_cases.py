@@ -58,6 +58,10 @@ def grads_of(module):
     return {name: parameter.grad for name, parameter in module.named_parameters(remove_duplicate=False)}
 
 
+def weights_of(module):
+    return {name: parameter.detach() for name, parameter in module.named_parameters(remove_duplicate=False)}
+
+
 def close_to_bare(pipeline, bare, loss, expected):
     """What is to be almost nothing: differences of the loss and of all gradients of this rank."""
     return max(abs(float(loss) - float(expected.detach())), difference(grads_of(pipeline), grads_of(bare)))
@@ -115,7 +119,7 @@ def training(site, schedule, kind, steps=5):
             for optimizer in (ours, theirs):
                 optimizer.step()
         return {
-            "weights": difference(dict(pipeline.named_parameters()), dict(bare.named_parameters())),
+            "weights": difference(weights_of(pipeline), weights_of(bare)),
             "losses": losses,
         }
 
@@ -149,10 +153,15 @@ def against_torch(site, theirs, ours, depth):
     ) as pipeline:
         loss = pipeline.step(x, y)
         whole = nn.Sequential(*modules)
-        found = difference(grads_of(pipeline), {name: grad for name, grad in grads_of(whole).items()})
+        found = difference(grads_of(pipeline), grads_of(whole))
     if last:
         found = max(found, abs(float(loss) - float(torch.stack(losses).mean().detach())))
     return found
+
+
+def by_cut(choice):
+    """Restores the numbers of cuts, which JSON made texts of."""
+    return {int(cut): spec for cut, spec in choice.items()} if isinstance(choice, dict) else choice
 
 
 def same_bits_as_pipe(site, codec, grad_codec, kind="chain", steps=3):
@@ -160,8 +169,7 @@ def same_bits_as_pipe(site, codec, grad_codec, kind="chain", steps=3):
     workers = shape_of(kind, "gpipe", site.world)
     parts = layers(kind, len(workers), torch.float32)
     balance = [len(part) for part in parts]
-    codecs = [{int(k): v for k, v in each.items()} if isinstance(each, dict) else each for each in (codec, grad_codec)]
-    options = {"codec": codecs[0], "grad_codec": codecs[1]}
+    options = {"codec": by_cut(codec), "grad_codec": by_cut(grad_codec)}
     pipe = Pipe(
         copy.deepcopy(sequence(parts)), balance, devices=["cpu"] * len(balance), chunks=4, checkpoint="never", **options
     )

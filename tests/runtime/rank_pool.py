@@ -24,55 +24,47 @@ RANKS = 4
 PATIENCE = 30.0
 """Seconds in which a case must be done."""
 
+START = 60.0
+"""Seconds in which the ranks must have imported PyTorch and met."""
+
 
 class RanksFailed(AssertionError):
     """What went wrong on which rank."""
 
 
 class _Rank:
-    def __init__(self, rank, folder):
-        self.errors = folder / f"rank-{rank}.err"
-        script = Path(__file__).parent / "pipeline_rank.py"
-        with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, script, str(rank), str(folder / "store")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.answers = queue.SimpleQueue()
+    """The two ends of a rank's pipes that are not the rank's."""
+
+    def __init__(self):
+        self.its_requests, requests = os.pipe()
+        answers, self.its_answers = os.pipe()
+        self._requests, self._lines = os.fdopen(requests, "w"), os.fdopen(answers)
+        self._answers = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _listen(self):
-        for line in self.process.stdout:
-            self.answers.put(json.loads(line))
-        self.answers.put({"error": "the process ended"})
+        for line in self._lines:
+            self._answers.put(json.loads(line))
+        self._answers.put({"error": "the process ended"})
 
     def ask(self, request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
+        try:
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
+        except BrokenPipeError:
+            return  # its answers have ended as well, and will say so
 
     def answer(self, until):
         try:
-            return self.answers.get(timeout=max(0.0, until - time.monotonic()))
+            return self._answers.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return {"error": "no answer in time"}
 
     def stop(self):
-        self.process.kill()
         self._listener.join()
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self._requests, self._lines):
             pipe.close()
-        self.process.wait()
-
-    def said(self):
-        """What the rank wrote about itself, last of all where each of its threads is."""
-        if self.process.poll() is None:
-            os.kill(self.process.pid, signal.SIGUSR1)
-            time.sleep(0.3)
-        return self.errors.read_text()[-6000:]
 
 
 class RankPool:
@@ -80,13 +72,11 @@ class RankPool:
 
     def __init__(self):
         self._ranks = []
-        self._folder = None
 
     def run(self, case, world, **arguments):
         """Has the first ``world`` ranks run a case of pipeline_cases.py; returns what each of them answers."""
         if not self._ranks:
-            self._folder = tempfile.TemporaryDirectory(prefix="thinpipe-ranks-")
-            self._ranks = [_Rank(rank, Path(self._folder.name)) for rank in range(RANKS)]
+            self._start()
         chosen = self._ranks[:world]
         for rank in chosen:
             rank.ask({"case": case, "world": world, "arguments": arguments})
@@ -98,18 +88,51 @@ class RankPool:
                 until = min(until, time.monotonic() + 3.0)  # the others may have something to say about it
         failed = {rank: answer["error"] for rank, answer in enumerate(answers) if "error" in answer}
         if failed:
-            texts = [f"rank {rank}: {text}\n{self._ranks[rank].said()}" for rank, text in failed.items()]
+            texts = [f"rank {rank}: {text}" for rank, text in failed.items()]
+            written = self._written()
             self.stop()
-            raise RanksFailed(f"{case}{arguments}\n" + "\n".join(texts))
+            raise RanksFailed("\n".join([f"{case} {arguments}", *texts, "the ranks wrote:", written]))
         left = {rank: answer["threads"] for rank, answer in enumerate(answers) if answer["threads"]}
         assert not left, f"threads that outlive their pipeline: {left}"
         return [answer["answer"] for answer in answers]
 
+    def _start(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="thinpipe-ranks-")
+        self._errors = Path(self._folder.name) / "errors"
+        self._ranks = [_Rank() for _ in range(RANKS)]
+        ends = [end for rank in self._ranks for end in (rank.its_requests, rank.its_answers)]
+        script = Path(__file__).parent / "pipeline_ranks.py"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, script, Path(self._folder.name) / "store", *map(str, ends)],
+                pass_fds=ends,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+            )
+        for end in ends:
+            os.close(end)
+        until = time.monotonic() + START
+        for rank in self._ranks:
+            if rank.answer(until) != "here":
+                written = self._written()
+                self.stop()
+                raise RanksFailed(f"not all ranks came: {written}")
+
+    def _written(self):
+        """What the ranks wrote, last of all where each of their threads is."""
+        os.killpg(self._process.pid, signal.SIGUSR1)
+        time.sleep(0.5)
+        return self._errors.read_text()[-8000:]
+
     def stop(self):
         """Ends all processes."""
+        if not self._ranks:
+            return
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         for rank in self._ranks:
             rank.stop()
         self._ranks = []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._folder.cleanup()

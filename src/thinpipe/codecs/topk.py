@@ -103,14 +103,18 @@ class Masked(Wrapper):
         if x.shape != self._shape:
             raise CodecError(f"a gradient of shape {tuple(x.shape)} for an activation of {tuple(self._shape)}")
         flat = x.permute(self._order).reshape(-1)
-        return self.inner.pack(flat[unpack_indices(self._sections, self._count, flat.numel())])
+        return self.inner.pack(flat[self._indices(flat.device)])
+
+    def _indices(self, device: torch.device) -> Tensor:
+        """Finds the indices where the gradient is, which may be another device than the activation came from."""
+        return unpack_indices([section.to(device) for section in self._sections], self._count, self._shape.numel())
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         # The indices are as long as the activation's shape wants: any other would read past their end.
         if shape != self._shape:
             raise PacketError(f"a gradient of shape {tuple(shape)} for an activation of {tuple(self._shape)}")
-        indices = unpack_indices(self._sections, self._count, shape.numel())
         values = self.inner.unpack(sections, torch.Size([self._count]), dtype)
+        indices = self._indices(values.device)
         dense = scattered(indices, values, torch.Size(shape[dim] for dim in self._order))
         return dense.permute(sorted(range(len(shape)), key=self._order.__getitem__))
 

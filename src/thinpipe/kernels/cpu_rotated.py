@@ -71,20 +71,25 @@ def _even_codes(values: Any, step: Any, multiple: Any, top: Any, codes: Any) -> 
 def _turn(values: Any, zoom: Any, signs: Any, low_bits: int, whole: Any, turned: Any) -> Any:
     """Rotates a block; returns its deviation, in 16ths of the block's size."""
     one = np.float32(1 << low_bits)
-    for k in range(values.size):
-        fixed = values[k] * zoom
-        high = np.rint(fixed)
-        low = np.rint((fixed - high) * one)
-        whole[k] = np.int32((high * one + low) * signs[k])
+    square = np.int64(0)
+    for start in range(0, values.size, 256):  # whose squares fit in 31 bits
+        part = values[start : start + 256]
+        target = whole[start : start + 256]
+        turn = signs[start : start + 256]
+        total = np.int32(0)
+        for k in range(part.size):
+            fixed = part[k] * zoom
+            high = np.rint(fixed)
+            low = np.rint((fixed - high) * one)
+            number = np.int32(high)
+            total = np.int32(total + number * number)
+            target[k] = np.int32((high * one + low) * turn[k])
+        square += np.int64(total)
     _rotate(whole)
     back = np.float32(1) / one
-    share = np.float32(16.0 / values.size)
-    total = np.int32(0)
     for k in range(values.size):
         turned[k] = np.float32(whole[k]) * back
-        part = np.int32(np.rint(turned[k] * share))
-        total = np.int32(total + part * part)
-    return max(np.sqrt(np.float32(total) * np.float32(1.0 / values.size)), np.float32(1))
+    return max(np.sqrt(np.float32(square)) * np.float32(16.0 / values.size), np.float32(1))
 
 
 @compiled
@@ -231,7 +236,7 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
     meta = torch.empty((blocks, 2), dtype=torch.int16)
     out = torch.empty(packed_size(blocks * group, bits), dtype=torch.uint8)
     given, heads, target = x.numpy(), meta.numpy(), out.numpy()
-    low_bits, shift = reference_blocks.low_bits(group), reference_blocks.fit_shift(group)
+    low_bits, shift = reference_blocks.low_bits(group, bits), reference_blocks.fit_shift(group)
     table = (levels.numpy()[1 << (bits - 1) :] + (1 << shift >> 1)) >> shift
     edges, turn = borders.numpy()[1 << (bits - 1) :], _signs(group)
 

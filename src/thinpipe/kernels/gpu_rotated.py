@@ -22,7 +22,7 @@ from torch import Tensor
 from thinpipe.kernels import reference_blocks
 from thinpipe.kernels.gpu import _EXACT, _ROUNDER
 from thinpipe.kernels.gpu_blocks import _INFINITY, _MOST, _POISON, _half_step
-from thinpipe.kernels.gpu_rows import _ROUNDER_BITS, _found, _load_codes, _span, _square, _store_codes
+from thinpipe.kernels.gpu_rows import _ROUNDER_BITS, _found, _load_codes, _span, _store_codes
 from thinpipe.kernels.planes import packed_size
 
 
@@ -76,16 +76,17 @@ def _encode(
     TILES: tl.constexpr,
 ):
     HALF: tl.constexpr = 1 << (BITS - 1)
-    one = tl.arange(0, GROUP)
-    factors = tl.load(matrix + one[:, None] * GROUP + one[None, :])
+    WIDE: tl.constexpr = 64 if GROUP > 64 else GROUP
     last = tl.load(x + count - 1)
     # Sixteen neighbours in the last dimension: so four threads share a block, and not a whole warp.
     row = tl.arange(0, ROWS)
     inside = tl.arange(0, GROUP // 16)[None, :, None] * 16 + tl.arange(0, 16)[None, None, :]
     inside += row[:, None, None] * GROUP
+    across = tl.arange(0, GROUP)[:, None] * GROUP + tl.arange(0, WIDE)[None, :]
     for tile in range(TILES):
         first = (tl.program_id(0).to(tl.int64) * TILES + tile) * ROWS
         there = count - first * GROUP
+        used = row * GROUP < there
         values = tl.load(x + first * GROUP + inside, mask=inside < there, other=last)
 
         low = tl.min(tl.min(values, axis=1), axis=1)
@@ -95,50 +96,66 @@ def _encode(
         base = multiple * (half_step * 0.0625)
         # Fusing is for products that are exact.
         places = tl.fma(values, 0.5, -base[:, None, None]) * (reciprocal * 2.0)[:, None, None]
-        places = tl.clamp(places, 0.0, (1 << BITS) - 1.0, propagate_nan=tl.PropagateNan.ALL)
+        if BITS == 1:  # else no step is so large that it had to be cut short, and all places are on the grid
+            places = tl.clamp(places, 0.0, 1.0, propagate_nan=tl.PropagateNan.ALL)
         biased = places + _ROUNDER
         rest = places - (biased - _ROUNDER)
         rest = (rest + 24576.0) - 24576.0  # to multiples of 1/512
         even_sum = tl.sum(tl.sum(rest * rest, axis=1), axis=1)
         finite = finite & (even_sum == even_sum)  # a NaN is neither the least nor the greatest, but is in the sum
-        even = biased.to(tl.int32, bitcast=True) & tl.where(finite, (1 << BITS) - 1, 0)[:, None, None]
+        even = tl.reshape(biased.to(tl.int32, bitcast=True).to(tl.uint8), [ROWS, GROUP])
 
         power = (tl.maximum(peak, _LEAST_PEAK).to(tl.int32, bitcast=True) & _INFINITY).to(tl.float32, bitcast=True)
         zoom = tl.div_rn(1024.0, power)
-        whole = tl.fma(values, zoom[:, None, None], _ROUNDER) - _ROUNDER
+        biased = tl.fma(values, zoom[:, None, None], _ROUNDER)
+        number = biased.to(tl.int32, bitcast=True) - _ROUNDER_BITS
+        square = tl.sum(tl.sum(number * number, axis=1), axis=1).to(tl.float32)
+        whole = biased - _ROUNDER
         lack = (tl.fma(values, -zoom[:, None, None], whole) + 12288.0) - 12288.0  # to multiples of 1/1024
-        turned = tl.dot(tl.reshape(whole.to(tl.float16), [ROWS, GROUP]), factors)
-        # Taken away and not added: triton makes a sum of two products one product, whose sums have too many bits.
-        turned -= tl.dot(tl.reshape(lack.to(tl.float16), [ROWS, GROUP]), factors)
+        whole = tl.reshape(whole.to(tl.float16), [ROWS, GROUP])
+        lack = tl.reshape(lack.to(tl.float16), [ROWS, GROUP])
+        root = tl.maximum(tl.sqrt_rn(square) * (16.0 / GROUP), 1.0)
+        inverse = tl.div_rn(_UNIT * 16.0 / GROUP, root)
 
-        square = _square(turned, GROUP)
-        root = tl.maximum(tl.sqrt_rn(square * (1.0 / GROUP)), 1.0)
-        places = tl.abs(turned) * tl.div_rn(_UNIT * 16.0 / GROUP, root)[:, None]
-        found = _found(places, levels, borders, HALF)
-        codes = (tl.where(turned < 0.0, ~found, found) & ((1 << BITS) - 1)).to(tl.uint8)
-        chosen = found >> 8
-        beyond = (places + _ROUNDER).to(tl.int32, bitcast=True) - _ROUNDER_BITS - chosen
-        error = tl.sum(beyond * beyond, axis=1).to(tl.float32)
-        along = tl.sum(beyond * chosen, axis=1)
-        norm = tl.sum(chosen * chosen, axis=1)
+        error = tl.zeros([ROWS], tl.int32)
+        along = tl.zeros([ROWS], tl.int32)
+        norm = tl.zeros([ROWS], tl.int32)
+        # In parts, because a whole block's sums would fill the registers.
+        for part in tl.static_range(GROUP // WIDE):
+            factors = tl.load(matrix + across + part * WIDE)
+            turned = tl.dot(whole, factors)
+            if BITS > 4:
+                # Taken away and not added: triton makes a sum of two products one, whose sums have too many bits.
+                turned -= tl.dot(lack, factors)
+            places = tl.abs(turned) * inverse[:, None]
+            found = _found(places, levels, borders, HALF)
+            codes = tl.where(turned < 0.0, ~found, found).to(tl.uint8)
+            chosen = found >> 8
+            beyond = (places + _ROUNDER).to(tl.int32, bitcast=True) - _ROUNDER_BITS - chosen
+            error += tl.sum(beyond * beyond, axis=1)
+            along += tl.sum(beyond * chosen, axis=1)
+            norm += tl.sum(chosen * chosen, axis=1)
+            _store_codes(codes, out, first, part * WIDE, used, total, BITS, ROWS, GROUP, WIDE)
+
         ratio = tl.div_rn((along + norm).to(tl.float32), norm.to(tl.float32))
         scale = ratio * (root * 0.0625) * tl.div_rn(1.0, zoom)
         scale_bits = tl.minimum((scale.to(tl.int32, bitcast=True) + 0x8000) >> 16, 0x7F7F)
         excess = 1.0 - tl.div_rn((scale_bits << 16).to(tl.float32, bitcast=True) * zoom * 16.0, root)
-        turned_sum = error + excess * (along.to(tl.float32) * 2.0 + excess * norm.to(tl.float32))
+        turned_sum = error.to(tl.float32) + excess * (along.to(tl.float32) * 2.0 + excess * norm.to(tl.float32))
         even_step = half_step * 2.0 * zoom
         # The rest of a step is squared in whole steps here, and in 512ths in the reference.
         unit = GROUP / (_UNIT * 16.0 * _UNIT * 16.0)
         turned_error = tl.maximum(turned_sum, 0.0) * (root * root) * unit
         turns = finite & (peak >= _LEAST_PEAK) & (turned_error < even_sum * (even_step * even_step))
 
-        codes = tl.where(turns[:, None], codes, tl.reshape(even.to(tl.uint8), [ROWS, GROUP]))
-        used = row * GROUP < there
         head = tl.where(turns, scale_bits, tl.where(finite, step_bits, _POISON))
         second = tl.where(turns, _ROTATED, tl.where(finite, multiple, 0.0).to(tl.int32))
         tl.store(meta + first * 2 + row * 2, head.to(tl.int16), mask=used)
         tl.store(meta + first * 2 + row * 2 + 1, second.to(tl.int16), mask=used)
-        _store_codes(codes, out, first, used, total, BITS, ROWS, GROUP)
+        # Other threads wrote the codes of rotated blocks where those of the others now go.
+        tl.debug_barrier()
+        even = tl.where(finite[:, None], even, 0)
+        _store_codes(even, out, first, 0, used & (turns == 0), total, BITS, ROWS, GROUP, GROUP)
 
 
 @triton.jit

@@ -9,7 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thinpipe.kernels.gpu import _ROUNDER
 from thinpipe.kernels.gpu_blocks import _LEAST, _SLACK, _reciprocal
 
 _ROUNDER_BITS = tl.constexpr(0x4B400000)
@@ -31,14 +30,6 @@ def _span(low, high, BITS: tl.constexpr):
 
 
 @triton.jit
-def _square(turned, GROUP: tl.constexpr):
-    """Sums squares of 16 bits of each value."""
-    rounder = tl.full([1, 1], _ROUNDER * (GROUP // 16), tl.float32)
-    short = (turned + rounder).to(tl.int32, bitcast=True) - rounder.to(tl.int32, bitcast=True)
-    return tl.sum(short * short, axis=1).to(tl.float32)
-
-
-@triton.jit
 def _found(places, levels, borders, HALF: tl.constexpr):
     """Finds the level of each place, among those above 0: the level's integer, and in the lowest 8 bits its code."""
     found = tl.zeros_like(places).to(tl.int32) + ((tl.load(levels + HALF) << 8) | HALF)
@@ -57,9 +48,12 @@ def _found(places, levels, borders, HALF: tl.constexpr):
 
 
 @triton.jit
-def _store_plane(codes, out, first, used, WIDTH: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """Stores the lowest bits of a tile's codes, [ROWS, GROUP], packed."""
-    EACH: tl.constexpr = GROUP * WIDTH // 8
+def _store_plane(
+    codes, out, first, start: tl.constexpr, used, WIDTH: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Packs and stores the lowest bits of codes, [ROWS, WIDE], which begin at a column of their blocks."""
+    EACH: tl.constexpr = WIDE * WIDTH // 8
     if WIDTH == 1:
         even, odd = tl.split(tl.reshape(codes & 1, [ROWS, 4 * EACH, 2]))
         codes = even | (odd << 1)
@@ -67,25 +61,28 @@ def _store_plane(codes, out, first, used, WIDTH: tl.constexpr, ROWS: tl.constexp
         even, odd = tl.split(tl.reshape(codes & 3, [ROWS, 2 * EACH, 2]))
         codes = even | (odd << 2)
     if WIDTH <= 4:
-        even, odd = tl.split(tl.reshape(codes & 15, [ROWS, EACH, 2]))
-        codes = even | (odd << 4)
-    at = tl.arange(0, ROWS)[:, None] * EACH + tl.arange(0, EACH)[None, :]
-    tl.store(out + first * EACH + at, codes, mask=used[:, None])
+        even, odd = tl.split(tl.reshape(codes, [ROWS, EACH, 2]))
+        codes = (even & 15) | (odd << 4)
+    row = first * (GROUP * WIDTH // 8) + tl.arange(0, ROWS)[:, None] * (GROUP * WIDTH // 8)
+    tl.store(out + row + start * WIDTH // 8 + tl.arange(0, EACH)[None, :], codes, mask=used[:, None])
 
 
 @triton.jit
-def _store_codes(codes, out, first, used, total, BITS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """Stores a tile's codes, of up to 8 bits, in planes of 8, 4, 2 and 1."""
+def _store_codes(
+    codes, out, first, start: tl.constexpr, used, total, BITS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Stores codes of up to 8 bits in planes of 8, 4, 2 and 1."""
     if BITS == 8:
-        _store_plane(codes, out, first, used, 8, ROWS, GROUP)
+        _store_plane(codes, out, first, start, used, 8, ROWS, GROUP, WIDE)
     if BITS & 4:
-        _store_plane(codes, out, first, used, 4, ROWS, GROUP)
+        _store_plane(codes, out, first, start, used, 4, ROWS, GROUP, WIDE)
         out += total // 2
     if BITS & 2:
-        _store_plane(codes >> (BITS & 4), out, first, used, 2, ROWS, GROUP)
+        _store_plane(codes >> (BITS & 4), out, first, start, used, 2, ROWS, GROUP, WIDE)
         out += total // 4
     if BITS & 1:
-        _store_plane(codes >> (BITS & 6), out, first, used, 1, ROWS, GROUP)
+        _store_plane(codes >> (BITS & 6), out, first, start, used, 1, ROWS, GROUP, WIDE)
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thinpipe.kernels.gpu import _EXACT, _key
 
-TILE = 16384
+TILE = 8192
 WARPS = 8
 
 _PARTS = 1024

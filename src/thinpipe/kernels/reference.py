@@ -55,7 +55,8 @@ def grids_between(lows: Tensor, highs: Tensor, levels: int) -> Tensor:
     most = torch.finfo(lows.dtype).max
     low, high = lows.double(), highs.double()
     # A finer grid than twice the least reciprocal has no finite scale. Halves cannot overflow where a difference can.
-    wide = ((high * 0.5 - low * 0.5) / levels * 2).clamp(2 / most, most)
+    # Divided by a tensor: by a number, CUDA multiplies with its reciprocal, and rounds twice.
+    wide = ((high * 0.5 - low * 0.5) / low.new_full((), levels) * 2).clamp(2 / most, most)
     steps = torch.where(high == low, 0.0, wide).to(lows.dtype)
     scales = torch.where(steps > 0, (2.0 / steps.double()).clamp(max=most), 0.0).to(lows.dtype)
     rows = torch.stack([lows, highs, steps, scales])

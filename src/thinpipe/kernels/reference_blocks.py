@@ -123,9 +123,13 @@ def rotated(rows: Tensor) -> Tensor:
     return rows
 
 
-def low_bits(group: int) -> int:
-    """Tells how many bits a fixed-point number has below its point: 10, or what leaves a transform within 31 bits."""
-    return min(10, 20 - group.bit_length())
+def low_bits(group: int, bits: int) -> int:
+    """Tells how many bits a fixed-point number has below its point.
+
+    None where codes have 4 bits or fewer, which leave far more wrong than that; else 10, or what leaves a transform
+    within 31 bits.
+    """
+    return 0 if bits <= 4 else min(10, 20 - group.bit_length())
 
 
 def fit_shift(group: int) -> int:
@@ -147,9 +151,9 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
 
     ::
 
-        fixed  = x * zoom, 10 bits before the point and 10 after it
+        fixed  = x * zoom, 10 bits before the point and, for codes of more than 4 bits, 10 after it
         turned = H @ (signs * fixed)                       exact
-        root   = deviation of turned * 16 / group          of 16 bits of each value
+        root   = deviation of turned * 16 / group          by the squares of fixed, a rotation keeps them
         place  = |turned| / deviation, in units of a level
         scale  = deviation * <place, level> / <level, level> / group / zoom, rounded to 16 bits
 
@@ -175,9 +179,10 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
     even_sum = torch.round((places - even) * 512.0).to(torch.int32).square().sum(1).to(torch.float32)
     even_step = (step_bits << STEP_BITS).view(torch.float32) * zoom
 
-    turned = _turned(torch.where(finite[:, None], rows * zoom[:, None], 0.0))
-    square = torch.round(turned * (16.0 / group)).to(torch.int32).square().sum(1).to(torch.float32)
-    root = torch.sqrt(square * (1.0 / group)).clamp(min=1.0)
+    fixed = torch.where(finite[:, None], rows * zoom[:, None], 0.0)
+    turned = _turned(fixed, low_bits(group, bits))
+    square = torch.round(fixed).to(torch.int32).square().sum(1).to(torch.float32)  # a rotation keeps it, group times
+    root = (torch.sqrt(square) * (16.0 / group)).clamp(min=1.0)
     places = turned.abs() * ((LEVEL_UNIT * 16.0 / group) / root)[:, None]
     number = torch.searchsorted(borders[borders.numel() // 2 + 1 :].contiguous(), places, right=True).to(torch.int32)
 
@@ -203,10 +208,10 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
     return meta.to(torch.int16), pack(codes.reshape(-1), bits)
 
 
-def _turned(fixed: Tensor) -> Tensor:
-    """Rounds rows to fixed-point numbers and rotates them."""
+def _turned(fixed: Tensor, below: int) -> Tensor:
+    """Rounds rows to fixed-point numbers, of so many bits below the point, and rotates them."""
     group = fixed.shape[1]
-    one = 2.0 ** low_bits(group)
+    one = 2.0**below
     high = torch.round(fixed)
     low = torch.round((fixed - high) * one)
     whole = (high * one + low).to(torch.int32)

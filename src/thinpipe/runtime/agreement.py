@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -33,13 +33,15 @@ def meet(group: dist.ProcessGroup, name: str, *, timeout: float) -> dist.Process
         StallError: a rank did not come.
     """
     store = group.get_group_store()
-    turn = store.add(f"thinpipe/{name}/{group.rank()}", 1)
+    turns = [f"thinpipe/{name}/{rank}" for rank in range(group.size())]
+    turn = store.add(turns[group.rank()], 1)
     try:
         made = dist.ProcessGroupGloo(
             PrefixStore(f"thinpipe/{name}/{turn}", store), group.rank(), group.size(), timedelta(seconds=timeout)
         )
     except RuntimeError as error:
-        raise _absent(group, timeout, error) from error
+        missing = [f"rank {rank}" for rank, each in enumerate(turns) if store.add(each, 0) < turn]
+        raise _absent(group, timeout, error, " and ".join(missing)) from error
     return cast(dist.ProcessGroup, made)  # a backend by itself: it sends and receives as a group does
 
 
@@ -49,15 +51,17 @@ def explained(group: dist.ProcessGroup, *, timeout: float) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        gathered(group, {"error": f"{type(error).__name__}: {error}"[:2000]}, timeout=timeout)
+        with suppress(StallError):  # the others may be gone, and this rank's own error says more
+            gathered(group, {"error": f"{type(error).__name__}: {error}"[:2000]}, timeout=timeout)
         part(group)
         raise
 
 
 def part(group: dist.ProcessGroup) -> None:
     """Lets go of a group, and of whatever still waits in it."""
-    if group.size() > 1:
-        hang_up(group, (group.rank() + 1) % group.size())
+    for peer in range(group.size()):
+        if peer != group.rank():
+            hang_up(group, peer)  # each: where one connection is broken already, nothing happens to the others
 
 
 def fingerprint(modules: Sequence[nn.Module]) -> str:
@@ -116,6 +120,7 @@ def _all(group: dist.ProcessGroup, own: Tensor, timeout: float) -> list[Tensor]:
     return out
 
 
-def _absent(group: dist.ProcessGroup, timeout: float, error: RuntimeError) -> StallError:
+def _absent(group: dist.ProcessGroup, timeout: float, error: RuntimeError, missing: str = "") -> StallError:
+    who = f"{missing} did not come" if missing else f"not all of {group.size()} ranks came"
     reason = str(error).splitlines()[0]
-    return StallError(f"not all of {group.size()} ranks came to the pipeline within {timeout:.0f} s: {reason}")
+    return StallError(f"{who} to make the pipeline within {timeout:g} s ({reason})")

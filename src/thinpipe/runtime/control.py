@@ -50,6 +50,9 @@ _FAREWELL = 1.0
 _MOST = 1 << 16
 """Bytes of a message."""
 
+_FIELDS = {"kind": str, "step": int, "at": str, "moves": int, "waits_for": int | None}
+"""What every message has, beside its value."""
+
 _FAILURES: dict[str, type[ThinpipeError]] = {"error": PeerError, "lost": PeerLost, "stall": StallError}
 
 
@@ -154,17 +157,27 @@ class Control:
             self._step = step
         self._miss_the_gone()
 
-    def tell(self, kind: str, step: int, value: Any) -> None:
-        """Tells all other ranks something about a step."""
-        self._say({"kind": kind, "step": step, "value": value})
+    def tell(self, kind: str, step: int, value: Any, *, to: int | None = None) -> None:
+        """Tells all other ranks, or one of them, something about a step."""
+        message = {"kind": kind, "step": step, "value": value}
+        if to is None:
+            self._say(message)
+        else:
+            self._mouths[to].put(message)
 
-    def wait_for(self, kind: str, step: int, rank: int) -> Any:
+    def wait_for(self, kind: str, step: int, rank: int, *, what: str = "") -> Any:
         """Waits for what another rank tells about a step.
 
+        Args:
+            kind: what it is.
+            step: the number of the step, or of anything else that is told in order.
+            rank: who tells it.
+            what: a name for people. Default: the kind and the step.
+
         Raises:
-            ThinpipeError: whatever failed meanwhile, the other rank's patience included.
+            Closed: something failed meanwhile, or the other rank has closed its pipeline.
         """
-        key, what = (kind, step, rank), f"the {kind} of step {step}"
+        key, what = (kind, step, rank), what or f"the {kind} of step {step}"
         with self._where.waiting(what, rank), self._changed:
             peer = self._peers[rank]
             self._changed.wait_for(lambda: key in self._told or self.failure or self.closed or peer.steps is not None)
@@ -264,7 +277,7 @@ class Control:
                 self._peers[cause.rank].settled = True  # nobody waits for its answer
             callbacks = list(self._callbacks)
             self._changed.notify_all()
-        _log.error("the pipeline ends: %s", error)
+        _log.error("the pipeline ends: %s", error if isinstance(error, ThinpipeError) else cause.text)
         # Repeated by everybody: a rank may be cut off from the one that found out, and not from others.
         self._say({"kind": "failed", "step": 0, "value": asdict(cause)})
         for callback in callbacks:
@@ -273,7 +286,15 @@ class Control:
     def _wait_for_peers(self) -> None:
         """Waits until all other ranks have heard this one's last word, or have said their own."""
         with self._changed:
-            self._changed.wait_for(lambda: all(peer.settled for peer in self._peers.values()), _FAREWELL)
+            while not self._changed.wait_for(lambda: all(peer.settled for peer in self._peers.values()), _FAREWELL):
+                if not self._is_heard():
+                    return
+
+    def _is_heard(self) -> bool:
+        """Tells whether somebody still takes what was told before: a long trace, over a thin link."""
+        late = [(rank, peer) for rank, peer in self._peers.items() if not peer.settled]
+        now = time.monotonic()
+        return any(not self._mouths[rank].empty() and now - peer.heard < self._timeout for rank, peer in late)
 
     def _settle(self, rank: int) -> None:
         with self._changed:
@@ -300,43 +321,40 @@ class Control:
                 try:
                     message = mouth.get(timeout=interval)
                 except queue.Empty:
-                    message = self._alive()
+                    message = {"kind": "alive", "step": 0, "value": None}
                 if message is None:
                     return
-                lane.send([_bytes(message)])
+                lane.send([_bytes({**message, **self._report()})])
         except PeerLost:
             return  # what the rank said before its connection broke is still to be read, by the thread that listens
         except StallError as error:
             self._blame("stall", rank, f"hears nothing ({error})")
 
-    def _alive(self) -> dict[str, Any]:
+    def _report(self) -> dict[str, Any]:
         wait = self._where.wait()
-        value = {"moves": self._where.moves, "at": str(self._where), "waits_for": None if wait is None else wait[0]}
-        return {"kind": "alive", "step": 0, "value": value}
+        return {"moves": self._where.moves, "at": str(self._where), "waits_for": None if wait is None else wait[0]}
 
     def _listen(self, rank: int) -> None:
         try:
             while True:
                 message = _message(self._in[rank].receive())
-                self._peers[rank].heard = time.monotonic()
+                self._note(self._peers[rank], message)
                 self._take(rank, message)
-        except (PeerLost, StallError) as error:
+        except (PeerLost, StallError):
             self._settle(rank)
-            self._disconnected(rank, error)
+            self._disconnected(rank)
 
-    def _disconnected(self, rank: int, error: BaseException) -> None:
+    def _disconnected(self, rank: int) -> None:
         """Gives up a rank whose connection broke, unless it said goodbye, or somebody knows better why."""
         with self._changed:
             peer = self._peers[rank]
             known = self._changed.wait_for(lambda: self.failure or self.closed or peer.steps is not None, _GRACE)
         if not known:
-            self._lose(rank, f"is gone ({error})")
+            self._lose(rank, "is gone: its connection broke")
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         kind, value, peer = message["kind"], message["value"], self._peers[rank]
-        if kind == "alive":
-            self._take_alive(peer, value)
-        elif kind == "failed":
+        if kind == "failed":
             cause = _cause(value)
             self._settle(rank)
             self._end(self._error(cause, rank), cause)
@@ -348,16 +366,17 @@ class Control:
                 peer.steps, peer.settled = int(value), True
                 self._changed.notify_all()
             self._miss_the_gone()
-        else:
+        elif kind != "alive":
             with self._changed:
                 self._told[kind, message["step"], rank] = value
                 self._changed.notify_all()
 
-    def _take_alive(self, peer: _Peer, value: dict[str, Any]) -> None:
+    def _note(self, peer: _Peer, message: dict[str, Any]) -> None:
         with self._changed:
-            if value["moves"] != peer.moves:
-                peer.moves, peer.moved = value["moves"], time.monotonic()
-            peer.at, peer.waits_for = str(value["at"]), value["waits_for"]
+            peer.heard = time.monotonic()
+            if message["moves"] != peer.moves:
+                peer.moves, peer.moved = message["moves"], peer.heard
+            peer.at, peer.waits_for = message["at"], message["waits_for"]
 
     def _watch(self) -> None:
         """Gives up ranks that have been silent, or waited for, for too long."""
@@ -379,14 +398,19 @@ class Control:
 
     def _miss_the_silent(self, now: float) -> None:
         """Gives up a rank that says nothing: stopped, or cut off."""
-        present = {rank: peer for rank, peer in self._peers.items() if peer.steps is None}
-        silent = [rank for rank, peer in present.items() if now - peer.heard > self._timeout]
-        if silent:
-            text = f"has been silent for {self._timeout:g} s"
-            if len(silent) > 1:
-                others = " and ".join(f"rank {rank}" for rank in silent[1:])
-                text += f" (as {others}; this rank, {self._me}, may be the one that is cut off)"
-            self._blame("stall", silent[0], text)
+        silences = {rank: now - peer.heard for rank, peer in self._peers.items() if peer.steps is None}
+        if not silences or max(silences.values()) <= self._timeout:
+            return
+        longest = max(silences, key=lambda rank: silences[rank])
+        text = f"has been silent for {self._timeout:g} s"
+        # A rank that is cut off from all others last heard of each at another moment.
+        too = [rank for rank, silence in silences.items() if rank != longest and silence > self._timeout / 2]
+        if too:
+            ranks = " and ".join(f"rank {rank}" for rank in too)
+            text += f" ({ranks} almost as long: rank {self._me} may be the one that is cut off)"
+        for rank in too:
+            self._settle(rank)
+        self._blame("stall", longest, text)
 
     def _miss_the_idle(self, now: float) -> None:
         """Gives up a rank that is alive, is waited for, and for a long time has not moved on."""
@@ -432,9 +456,9 @@ def _message(received: Tensor) -> dict[str, Any]:
     """
     try:
         message = json.loads(bytes(received.numpy().data))
-        kind, step = message["kind"], message["step"]
+        right = all(isinstance(message[name], kind) for name, kind in _FIELDS.items()) and "value" in message
     except (ValueError, KeyError, TypeError) as error:
         raise PacketError(f"a control message that makes no sense: {error}") from error
-    if not isinstance(kind, str) or not isinstance(step, int) or "value" not in message:
+    if not right:
         raise PacketError(f"a control message that makes no sense: {message!r:.200}")
     return message  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -11,9 +12,12 @@ Place: TypeAlias = tuple[Any, ...]
 
 
 def place(value: Any) -> Place:
-    """Tells where a tensor lies and how: two with the same place are the same tensor."""
-    if not isinstance(value, Tensor) or not value.numel():
-        return (None,)
+    """Tells where a tensor lies and how: two with the same place are the same tensor.
+
+    What has no place, such as an empty tensor or a sparse one, is never the same as anything.
+    """
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.numel():
+        return (object(),)
     return (value.data_ptr(), value.shape, value.stride(), value.dtype)
 
 

@@ -77,8 +77,11 @@ class Pipeline(nn.Module):
         recompute: what is repeated of them, ``all`` or what is ``cheap``; see ``Pipe``. Default: ``all``.
         deferred_batch_norm: whether BatchNorm moves its running statistics once a batch. Default: ``False``.
         scaler: a gradient scaler that all ranks agree on, such as ``ShardedGradScaler``. Default: none.
-        timeout: seconds that a rank may be silent before all others end with a ``StallError``. Default: 15.
-        patience: seconds to wait for a rank that is alive and does not send what it should. Default: 600.
+        timeout: seconds that a rank may be silent before all others end with a ``StallError``: it was stopped, or cut
+            off, or one call kept the interpreter's lock for all that time. A long computation is no silence.
+            Default: 15.
+        patience: seconds that a rank which is alive may stay at one and the same action while others wait for it.
+            Default: 600.
         start_timeout: seconds to wait for all ranks to make theirs; more if some load a large model first. Default: 60.
         throttle: makes an emulated link from this rank to another, as ``lambda: Throttle(50e6)`` for 50 Mbit/s.
             Default: as fast as it is.
@@ -187,7 +190,9 @@ class Pipeline(nn.Module):
         )
         self._control.when_failed(self._post.close)
         lanes = 2 * len(self.assembly.edges)
-        self._ties = Ties(self.assembly.ties, data, first_lane=lanes, timeout=patience, links=self._ways.links)
+        self._ties = Ties(
+            self.assembly.ties, data, first_lane=lanes, timeout=patience, links=self._ways.links, where=self._where
+        )
         self._control.when_failed(self._ties.close)
         self._shut = weakref.finalize(self, _shut, self._control, self._post, self._ties, [data, talk])
         # Not by the finalizer itself: only what is registered after the lanes is called before they break off.
@@ -411,20 +416,9 @@ class Pipeline(nn.Module):
     def close(self) -> None:
         """Ends the pipeline: writes the trace, tells the other ranks, and stops all threads. Safe to call twice."""
         if self._control.failure is None and not self._control.closed:
-            self._trace.write()
+            self._trace.write(self._control)
         self._shut()
         atexit.unregister(self._shut)
-
-    def _await_the_others(self) -> None:
-        """Waits until all ranks are done: whoever hung up before would break the others' last step."""
-        self._doing = "its end"
-        self._control.tell(f"end of rank {self.rank}", 0, None)
-        try:
-            for rank in range(self.world):
-                if rank != self.rank:
-                    self._control.wait_for(f"end of rank {rank}", 0, rank)
-        except ThinpipeError:
-            return  # what else is there to do with a rank that failed, or never comes
 
     def __enter__(self) -> Self:
         return self

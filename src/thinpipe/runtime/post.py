@@ -186,6 +186,8 @@ class Post:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
+        # Who is told of failures has this post as well: the two, and gloo's threads, would live until collected.
+        self._failed = _ignored
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
@@ -272,6 +274,10 @@ class Post:
             return None
         packet = stager.from_host(leaf)
         return (chosen if chosen is not None and leaf.spec != "none" else self._codecs["none"]).decode(packet)
+
+
+def _ignored(error: BaseException, rank: int) -> None:
+    """Takes no notice of what goes wrong after the end."""
 
 
 def _action(way: Way, i: int) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from thinpipe.errors import PacketError
 from thinpipe.links import Meter, ReceiveLane, SendLane, Throttle
 from thinpipe.runtime.assembly import Tie
+from thinpipe.runtime.whereabouts import Whereabouts
 
 _ROOM = 1024
 """Bytes a message may have beside those of its tensor."""
@@ -30,6 +31,7 @@ class _Copy:
 
     parameter: nn.Parameter
     is_first: bool
+    peers: list[int] = field(default_factory=list)
     out: list[SendLane] = field(default_factory=list)
     back: list[ReceiveLane] = field(default_factory=list)
     before: Tensor | None = None
@@ -44,6 +46,7 @@ class Ties:
         first_lane: the first of them.
         timeout: seconds in which a message must be taken.
         links: emulated links to other ranks.
+        where: told what this rank waits for.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class Ties:
         first_lane: int,
         timeout: float,
         links: Mapping[int, Throttle],
+        where: Whereabouts,
     ) -> None:
         self.meter = Meter()
+        self._where = where
         self._copies: list[_Copy] = []
         for tie in ties:
             parameter, (first, *others) = tie.parameter, tie.ranks
@@ -64,7 +69,8 @@ class Ties:
             if copy.is_first:
                 there, back = back, there
             most = parameter.numel() * parameter.element_size() + _ROOM
-            for peer in others if copy.is_first else [first]:
+            copy.peers = others if copy.is_first else [first]
+            for peer in copy.peers:
                 copy.out.append(
                     SendLane(group, peer, there, deadline=timeout, throttle=links.get(peer), meter=self.meter)
                 )
@@ -77,7 +83,7 @@ class Ties:
             for copy in self._copies:
                 if copy.is_first:
                     _send(copy, copy.parameter)
-                elif (value := _received(copy.back[0], copy.parameter)) is not None:
+                elif (value := self._received(copy, 0)) is not None:
                     copy.parameter.copy_(value)
 
     def counts(self, parameter: nn.Parameter) -> bool:
@@ -94,12 +100,12 @@ class Ties:
         for copy in self._copies:
             total = copy.parameter.grad
             if copy.is_first:
-                for lane in copy.back:
-                    total = _sum(total, _received(lane, copy.parameter))
+                for k in range(len(copy.back)):
+                    total = _sum(total, self._received(copy, k))
                 _send(copy, total)
             else:
                 _send(copy, total)
-                total = _received(copy.back[0], copy.parameter)
+                total = self._received(copy, 0)
             if copy.parameter.requires_grad:
                 copy.parameter.grad = _sum(copy.before, total)
             copy.before = None
@@ -107,14 +113,25 @@ class Ties:
     def flush(self) -> None:
         """Waits until everything was sent."""
         for copy in self._copies:
-            for lane in copy.out:
-                lane.flush()
+            for peer, lane in zip(copy.peers, copy.out, strict=True):
+                with self._where.waiting("its readiness for shared weights", peer):
+                    lane.flush()
 
     def close(self) -> None:
         """Wakes whoever waits."""
         for copy in self._copies:
             for lane in (*copy.out, *copy.back):
                 lane.abort()
+
+    def _received(self, copy: _Copy, k: int) -> Tensor | None:
+        like = copy.parameter
+        with self._where.waiting("the values of shared weights", copy.peers[k]):
+            message = copy.back[k].receive()
+        if not message.numel():
+            return None
+        if message.numel() != like.numel() * like.element_size():
+            raise PacketError(f"{message.numel()} bytes came for a shared weight of shape {tuple(like.shape)}")
+        return message.clone().view(like.dtype).view(like.shape).to(like.device)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -127,12 +144,3 @@ def _send(copy: _Copy, tensor: Tensor | None) -> None:
     parts = [] if tensor is None else [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)]
     for lane in copy.out:
         lane.send(parts)
-
-
-def _received(lane: ReceiveLane, like: Tensor) -> Tensor | None:
-    message = lane.receive()
-    if not message.numel():
-        return None
-    if message.numel() != like.numel() * like.element_size():
-        raise PacketError(f"{message.numel()} bytes came for a shared weight of shape {tuple(like.shape)}")
-    return message.clone().view(like.dtype).view(like.shape).to(like.device)

@@ -8,8 +8,8 @@ import pytest
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
 TYPES = {
-    "x": "*fp32", "levels": "*i32", "borders": "*fp32", "matrix": "*fp16", "meta": "*i16", "packed": "*u8",
-    "count": "i32", "total": "i32",
+    "x": "*fp32", "levels": "*i32", "edges": "*fp32", "steps": "*i32", "matrix": "*fp16", "meta": "*i16",
+    "packed": "*u8", "count": "i32", "total": "i32",
 }  # fmt: skip
 """Of arguments, by their names, where a case does not say otherwise."""
 
@@ -18,6 +18,7 @@ def rotated(kernel, bits, group):
     """Makes a case of a kernel for rotated blocks: it is launched as its module says."""
     launch = getattr(importlib.import_module("thinpipe.kernels.gpu_rotated"), kernel.strip("_").upper())
     constants = {"BITS": bits, "GROUP": group, "ROWS": launch.rows, "TILES": launch.tiles}
+    constants |= {"CELL": 64, "CELLS": 546} if kernel == "_encode" else {}
     return "gpu_rotated", kernel, {"out": "*u8" if kernel == "_encode" else "*fp32"}, constants, launch.options(group)
 
 

@@ -11,7 +11,6 @@ import warnings
 import torch
 
 from thinpipe.kernels import REFERENCE, gpu_kernels
-from thinpipe.kernels.reference_blocks import integer_levels
 
 SIZES = (1, 300, 2049)
 WIDTHS = (1, 3, 4, 8, 14)
@@ -80,10 +79,8 @@ def compare(device):
         case(name, "order_statistics", torch.nan_to_num(x, posinf=1.0, neginf=-1.0), [0, x.numel() // 2])
         case(name, "nearest", torch.nan_to_num(x), torch.tensor([-1.0, 0.0, 1.0], device=device), 2)
         for bits, group in ((1, 64), (4, 128), (7, 16)):
-            levels = torch.tensor(integer_levels(bits), dtype=torch.int32, device=device)
-            borders = (levels[1:] + levels[:-1]) / 2
-            turned = case(f"{name} bits {bits}", "hadamard_encode", x, levels, borders, group)
-            case(f"{name} bits {bits}", "hadamard_decode", *turned, levels, x.numel(), group)
+            turned = case(f"{name} bits {bits}", "hadamard_encode", x, bits, group)
+            case(f"{name} bits {bits}", "hadamard_decode", *turned, x.numel(), bits, group)
     # Several tiles, and many equal values at both ends.
     x = torch.nn.functional.relu6(torch.randn(40_001) * 4).to(device)
     case("relu6 40001", "grids", x, torch.tensor([0.0, 0.0, 2.5, 6.0], device=device).clamp(max=x.max()), 63)

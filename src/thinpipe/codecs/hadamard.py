@@ -8,7 +8,6 @@ to spread, after a ReLU or where neighbours are alike, blocks stay as they are. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from torch import Tensor
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
-from thinpipe.kernels.reference_blocks import integer_levels
 
 DEFAULT_GROUP = 128
 
@@ -38,17 +36,14 @@ class Hadamard(Coder):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = x.reshape(-1).to(torch.float32)
-        levels, borders = _gaussian(self.bits, x.device)
-        kernels = kernels_for(x.device)
-        meta, codes = kernels.hadamard_encode(flat, levels, borders, self._group(flat.numel()))
+        meta, codes = kernels_for(x.device).hadamard_encode(flat, self.bits, self._group(flat.numel()))
         return [to_bytes(meta), codes]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         meta = from_bytes(sections[0], torch.int16).view(-1, 2)
-        levels, _ = _gaussian(self.bits, meta.device)
         count = shape.numel()
-        kernels = kernels_for(meta.device)
-        return restored(kernels.hadamard_decode(meta, sections[1], levels, count, self._group(count)), shape, dtype)
+        decode = kernels_for(meta.device).hadamard_decode
+        return restored(decode(meta, sections[1], count, self.bits, self._group(count)), shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         group = self._group(shape.numel())
@@ -58,10 +53,3 @@ class Hadamard(Coder):
     def _group(self, count: int) -> int:
         """Tells the size of a block: no larger than it takes for the whole tensor."""
         return int(min(self.group, 1 << max(0, count - 1).bit_length()))
-
-
-@cache
-def _gaussian(bits: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns the levels for a Gaussian, and the borders between them."""
-    levels = torch.tensor(integer_levels(bits), dtype=torch.int32)
-    return levels.to(device), ((levels[1:] + levels[:-1]) / 2).to(device)

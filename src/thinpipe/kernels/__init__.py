@@ -38,8 +38,8 @@ class Kernels:
     nearest: Callable[[Tensor, Tensor, int], Tensor]
     blocks_encode: Callable[[Tensor, int, int, int | None], tuple[Tensor, Tensor]]
     blocks_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
-    hadamard_encode: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
-    hadamard_decode: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
+    hadamard_encode: Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
+    hadamard_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
 
 
 def _of(name: str, *modules: ModuleType) -> Kernels:

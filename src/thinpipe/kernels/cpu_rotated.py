@@ -229,9 +229,9 @@ def _signs(group: int) -> Any:
     return reference_blocks.signs(group).to(torch.float32).numpy()
 
 
-def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> tuple[Tensor, Tensor]:
+def hadamard_encode(x: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
     """See ``reference_blocks.hadamard_encode``."""
-    bits = int(levels.numel()).bit_length() - 1
+    levels, borders = reference_blocks.tables(bits)
     blocks = -(-x.numel() // group)
     meta = torch.empty((blocks, 2), dtype=torch.int16)
     out = torch.empty(packed_size(blocks * group, bits), dtype=torch.uint8)
@@ -247,9 +247,9 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
     return meta, out
 
 
-def hadamard_decode(meta: Tensor, packed: Tensor, levels: Tensor, count: int, group: int) -> Tensor:
+def hadamard_decode(meta: Tensor, packed: Tensor, count: int, bits: int, group: int) -> Tensor:
     """See ``reference_blocks.hadamard_decode``."""
-    bits = int(levels.numel()).bit_length() - 1
+    levels, _ = reference_blocks.tables(bits)
     out = torch.empty(count)
     heads, given, table, target = meta.numpy(), packed.numpy(), levels.numpy(), out.numpy()
     turn = _signs(group)

@@ -22,7 +22,7 @@ from torch import Tensor
 from thinpipe.kernels import reference_blocks
 from thinpipe.kernels.gpu import _EXACT, _ROUNDER
 from thinpipe.kernels.gpu_blocks import _INFINITY, _MOST, _POISON, _half_step
-from thinpipe.kernels.gpu_rows import _ROUNDER_BITS, _found, _load_codes, _span, _store_codes
+from thinpipe.kernels.gpu_rows import _ROUNDER_BITS, _float_bytes, _found, _load_codes, _span, _store_codes
 from thinpipe.kernels.planes import packed_size
 
 
@@ -50,10 +50,13 @@ class Launch:
         return {"num_warps": warps, "num_stages": self.stages, "maxnreg": self.registers, **_EXACT}
 
 
-ENCODE = Launch(rows=64, tiles=4, warps=4, stages=2)
+ENCODE = Launch(rows=64, tiles=2, warps=4, stages=1, registers=168)
 DECODE = Launch(rows=64, tiles=4, warps=4, stages=1)
 
 _MUCH_MEMORY = 224 * 1024
+
+_FARTHEST = 17 * reference_blocks.LEVEL_UNIT
+"""No place is farther from 0: a block of 256 values whose deviation is 1 has none above 16, but for roundings."""
 
 _ROTATED = tl.constexpr(reference_blocks.ROTATED)
 _LEAST_PEAK = tl.constexpr(reference_blocks.LEAST_PEAK)
@@ -63,19 +66,20 @@ _UNIT = tl.constexpr(1.0 * reference_blocks.LEVEL_UNIT)
 @triton.jit
 def _encode(
     x,
-    levels,
-    borders,
+    edges,
+    steps,
     matrix,
     meta,
     out,
     count,
     total,
+    CELL: tl.constexpr,
+    CELLS: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    HALF: tl.constexpr = 1 << (BITS - 1)
     WIDE: tl.constexpr = 64 if GROUP > 64 else GROUP
     last = tl.load(x + count - 1)
     # Sixteen neighbours in the last dimension: so four threads share a block, and not a whole warp.
@@ -99,11 +103,16 @@ def _encode(
         if BITS == 1:  # else no step is so large that it had to be cut short, and all places are on the grid
             places = tl.clamp(places, 0.0, 1.0, propagate_nan=tl.PropagateNan.ALL)
         biased = places + _ROUNDER
-        rest = places - (biased - _ROUNDER)
+        near = biased - _ROUNDER
+        rest = places - near
         rest = (rest + 24576.0) - 24576.0  # to multiples of 1/512
         even_sum = tl.sum(tl.sum(rest * rest, axis=1), axis=1)
         finite = finite & (even_sum == even_sum)  # a NaN is neither the least nor the greatest, but is in the sum
-        even = tl.reshape(biased.to(tl.int32, bitcast=True).to(tl.uint8), [ROWS, GROUP])
+        ONE: tl.constexpr = BITS == 1 or BITS == 2 or BITS == 4
+        if ONE:
+            even = _float_bytes(near, BITS, ROWS, GROUP)
+        else:
+            even = tl.reshape(biased.to(tl.int32, bitcast=True).to(tl.uint8), [ROWS, GROUP])
 
         power = (tl.maximum(peak, _LEAST_PEAK).to(tl.int32, bitcast=True) & _INFINITY).to(tl.float32, bitcast=True)
         zoom = tl.div_rn(1024.0, power)
@@ -128,8 +137,8 @@ def _encode(
                 # Taken away and not added: triton makes a sum of two products one, whose sums have too many bits.
                 turned -= tl.dot(lack, factors)
             places = tl.abs(turned) * inverse[:, None]
-            found = _found(places, levels, borders, HALF)
-            codes = tl.where(turned < 0.0, ~found, found).to(tl.uint8)
+            found = _found(places, edges, steps, BITS, CELL, CELLS)
+            codes = (found ^ (turned.to(tl.int32, bitcast=True) >> 31)).to(tl.uint8)  # those below 0 count backwards
             chosen = found >> 8
             beyond = (places + _ROUNDER).to(tl.int32, bitcast=True) - _ROUNDER_BITS - chosen
             error += tl.sum(beyond * beyond, axis=1)
@@ -155,7 +164,13 @@ def _encode(
         # Other threads wrote the codes of rotated blocks where those of the others now go.
         tl.debug_barrier()
         even = tl.where(finite[:, None], even, 0)
-        _store_codes(even, out, first, 0, used & (turns == 0), total, BITS, ROWS, GROUP, GROUP)
+        unturned = used & (turns == 0)
+        if ONE:
+            EACH: tl.constexpr = GROUP * BITS // 8
+            at = row[:, None] * EACH + tl.arange(0, EACH)[None, :]
+            tl.store(out + first * EACH + at, even, mask=unturned[:, None])
+        else:
+            _store_codes(even, out, first, 0, unturned, total, BITS, ROWS, GROUP, GROUP)
 
 
 @triton.jit
@@ -206,6 +221,36 @@ def _matrix(group: int, device: torch.device, *, back: bool) -> Tensor:
     return (matrix.T if back else matrix).to(device, torch.float16).contiguous()
 
 
+@cache
+def _levels(bits: int, device: torch.device) -> Tensor:
+    return reference_blocks.tables(bits)[0].to(device)
+
+
+@cache
+def _search(bits: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
+    """Makes what ``_found`` looks levels up in.
+
+    Returns:
+        The width of a cell, the border in each, or infinity, and the level at which each begins, with its code in the
+        lowest 8 bits. Cells have their middles at multiples of the width. For codes of few bits, no cells: the borders
+        and levels above 0.
+    """
+    levels, borders = reference_blocks.tables(bits)
+    half = 1 << (bits - 1)
+    if bits <= 4:
+        steps = (levels[half:] << 8) | torch.arange(half, 2 * half, dtype=torch.int32)
+        return 1, borders[half:].to(device), steps.to(device)
+    above = borders[half:].double()
+    width = 1 << int(torch.cat([above[:1], above.diff()]).min()).bit_length() - 1
+    cells = int(_FARTHEST / width) + 2
+    edges = torch.full((cells,), torch.inf)
+    where = torch.round(above / width).long()
+    edges[where] = borders[half:]
+    number = torch.searchsorted(where, torch.arange(cells + 1))
+    steps = (levels[half:][number] << 8) | (half + number.to(torch.int32))
+    return width, edges.to(device), steps.to(device)
+
+
 def fits(group: int, device: torch.device) -> bool:
     """Tells whether blocks of a size are for these kernels; few GPUs have the memory for the largest matrix."""
     if group < 256 or device.type != "cuda":
@@ -214,36 +259,33 @@ def fits(group: int, device: torch.device) -> bool:
     return group == 256 and getattr(properties, "shared_memory_per_block_optin", 0) >= _MUCH_MEMORY
 
 
-def hadamard_encode(
-    x: Tensor, levels: Tensor, borders: Tensor, group: int, launch: Launch = ENCODE
-) -> tuple[Tensor, Tensor]:
+def hadamard_encode(x: Tensor, bits: int, group: int, launch: Launch = ENCODE) -> tuple[Tensor, Tensor]:
     """See ``reference_blocks.hadamard_encode``."""
     if not fits(group, x.device):
-        return reference_blocks.hadamard_encode(x, levels, borders, group)
-    bits = int(levels.numel()).bit_length() - 1
+        return reference_blocks.hadamard_encode(x, bits, group)
     blocks = -(-x.numel() // group)
     meta = torch.empty((blocks, 2), dtype=torch.int16, device=x.device)
     out = torch.empty(packed_size(blocks * group, bits), dtype=torch.uint8, device=x.device)
     matrix = _matrix(group, x.device, back=False)
+    cell, edges, steps = _search(bits, x.device)
     _encode[(triton.cdiv(blocks, launch.rows * launch.tiles),)](
-        x, levels, borders, matrix, meta, out, x.numel(), blocks * group, bits, group, launch.rows, launch.tiles,
+        x, edges, steps, matrix, meta, out, x.numel(), blocks * group, cell, edges.numel(), bits, group, launch.rows,
+        launch.tiles,
         **launch.options(group),
     )  # fmt: skip
     return meta, out
 
 
-def hadamard_decode(
-    meta: Tensor, packed: Tensor, levels: Tensor, count: int, group: int, launch: Launch = DECODE
-) -> Tensor:
+def hadamard_decode(meta: Tensor, packed: Tensor, count: int, bits: int, group: int, launch: Launch = DECODE) -> Tensor:
     """See ``reference_blocks.hadamard_decode``."""
     if not fits(group, packed.device):
-        return reference_blocks.hadamard_decode(meta, packed, levels, count, group)
-    bits = int(levels.numel()).bit_length() - 1
+        return reference_blocks.hadamard_decode(meta, packed, count, bits, group)
     blocks = meta.shape[0]
     out = torch.empty(count, device=packed.device)
     matrix = _matrix(group, packed.device, back=True)
     _decode[(triton.cdiv(blocks, launch.rows * launch.tiles),)](
-        meta, packed, levels, matrix, out, count, blocks * group, bits, group, launch.rows, launch.tiles,
+        meta, packed, _levels(bits, packed.device), matrix, out, count, blocks * group, bits, group, launch.rows,
+        launch.tiles,
         **launch.options(group),
     )  # fmt: skip
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from thinpipe.kernels.gpu import _ROUNDER
 from thinpipe.kernels.gpu_blocks import _LEAST, _SLACK, _reciprocal
 
 _ROUNDER_BITS = tl.constexpr(0x4B400000)
@@ -30,21 +31,35 @@ def _span(low, high, BITS: tl.constexpr):
 
 
 @triton.jit
-def _found(places, levels, borders, HALF: tl.constexpr):
-    """Finds the level of each place, among those above 0: the level's integer, and in the lowest 8 bits its code."""
-    found = tl.zeros_like(places).to(tl.int32) + ((tl.load(levels + HALF) << 8) | HALF)
-    if HALF <= 8:
-        for k in tl.static_range(1, HALF):
-            level = (tl.load(levels + HALF + k) << 8) | (HALF + k)
-            found = tl.where(places >= tl.load(borders + HALF + k - 1), level, found)
+def _found(places, edges, steps, BITS: tl.constexpr, CELL: tl.constexpr, CELLS: tl.constexpr):
+    """Finds the level of each place, among those above 0: the level's integer, and in the lowest 8 bits its code.
+
+    Few levels are compared one by one. Where there are many, the line of places is cut into cells so narrow that none
+    has more than one border in it: a place is compared with the border of its cell alone, and is on the level at which
+    the cell begins, or on the next one.
+    """
+    if BITS <= 4:
+        found = tl.zeros_like(places).to(tl.int32) + tl.load(steps)
+        for k in tl.static_range(1, 1 << (BITS - 1)):
+            found = tl.where(places >= tl.load(edges + k - 1), tl.load(steps + k), found)
     else:
-        number = tl.zeros_like(places).to(tl.int32)
-        step = HALF // 2
-        while step > 0:
-            number += tl.where(places >= tl.load(borders + HALF - 1 + number + step), step, 0)
-            step //= 2
-        found = (tl.load(levels + HALF + number) << 8) | (HALF + number)
+        cell = tl.fma(places, 1.0 / CELL, _ROUNDER).to(tl.int32, bitcast=True) - _ROUNDER_BITS
+        cell = tl.minimum(tl.maximum(cell, 0), CELLS - 1)  # a NaN is anywhere
+        found = tl.load(steps + cell + tl.where(places >= tl.load(edges + cell), 1, 0))
     return found
+
+
+@triton.jit
+def _float_bytes(codes, WIDTH: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr):
+    """Packs codes of 1, 2 or 4 bits that are floats: a sum of products is cheaper than shifts of integers."""
+    if WIDTH == 1:
+        even, odd = tl.split(tl.reshape(codes, [ROWS, GROUP // 2, 2]))
+        codes = tl.fma(odd, 2.0, even)
+    if WIDTH <= 2:
+        even, odd = tl.split(tl.reshape(codes, [ROWS, GROUP * WIDTH // 4, 2]))
+        codes = tl.fma(odd, 4.0, even)
+    even, odd = tl.split(tl.reshape(codes, [ROWS, GROUP * WIDTH // 8, 2]))
+    return (tl.fma(odd, 16.0, even) + _ROUNDER).to(tl.int32, bitcast=True).to(tl.uint8)
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -143,7 +144,7 @@ def zoom_of(peak: Tensor) -> Tensor:
     return 1024.0 / power
 
 
-def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> tuple[Tensor, Tensor]:
+def hadamard_encode(x: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
     """Quantizes blocks as they are or after a random rotation, whichever errs less.
 
     A rotation makes any block look Gaussian, and its levels are the best for a Gaussian. A block that is not rotated is
@@ -159,16 +160,14 @@ def hadamard_encode(x: Tensor, levels: Tensor, borders: Tensor, group: int) -> t
 
     Args:
         x: flat.
-        levels: the best levels for a Gaussian of deviation ``LEVEL_UNIT``, integers that a float16 holds, ascending and
-            symmetric about 0; a power of two of them.
-        borders: between the levels, floats.
+        bits: of a code, 1 to 8.
         group: the size of a block, a power of two; the last one is filled up.
 
     Returns:
         Two 16-bit integers a block: those of ``blocks_encode``, or the upper half of a float32 scale and ``ROTATED``;
         and the packed codes.
     """
-    bits = int(levels.numel()).bit_length() - 1
+    levels, borders = (table.to(x.device) for table in tables(bits))
     rows = _in_rows(x, group)
     step_bits, multiple, finite = _spans(rows, bits)
     peak = torch.where(finite, rows.abs().amax(1), 0.0)
@@ -218,9 +217,9 @@ def _turned(fixed: Tensor, below: int) -> Tensor:
     return rotated(whole * signs(group).to(fixed.device)).to(torch.float32) * (1.0 / one)
 
 
-def hadamard_decode(meta: Tensor, packed: Tensor, levels: Tensor, count: int, group: int) -> Tensor:
+def hadamard_decode(meta: Tensor, packed: Tensor, count: int, bits: int, group: int) -> Tensor:
     """Finds the values again, and turns back the blocks that were rotated."""
-    bits = int(levels.numel()).bit_length() - 1
+    levels = tables(bits)[0].to(packed.device)
     codes = unpack(packed, meta.shape[0] * group, bits).view(-1, group)
     scale_bits, multiple = meta.to(torch.int32).unbind(1)
     scale = (scale_bits << STEP_BITS).view(torch.float32)
@@ -232,10 +231,14 @@ def hadamard_decode(meta: Tensor, packed: Tensor, levels: Tensor, count: int, gr
     return values.clamp(-most, most).reshape(-1)[:count]
 
 
-def integer_levels(bits: int) -> list[int]:
-    """Rounds the best levels to integers that a float16, which has 11 bits, holds."""
-    levels = torch.tensor(gaussian_levels(bits), dtype=torch.float64) * LEVEL_UNIT
-    return [int(level) for level in levels.to(torch.float16).tolist()]
+@cache
+def tables(bits: int) -> tuple[Tensor, Tensor]:
+    """Returns the best levels for a Gaussian of deviation ``LEVEL_UNIT``, and the borders between them.
+
+    Levels are integers that a float16, which has 11 bits, holds; ascending, and symmetric about 0.
+    """
+    levels = (torch.tensor(gaussian_levels(bits), dtype=torch.float64) * LEVEL_UNIT).to(torch.float16).to(torch.int32)
+    return levels, (levels[1:] + levels[:-1]) / 2
 
 
 def gaussian_levels(bits: int) -> list[float]:

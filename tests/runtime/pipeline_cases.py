@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import os
+import time
 
 import torch
 from torch import nn
@@ -201,6 +203,16 @@ def same_bits_as_pipe(site, codec, grad_codec, kind="chain", steps=3):
         own, whole = pipeline.codec_state_dict(), pipe.codec_state_dict()
         strangers = [name for name in own if name not in whole]
         return {"differing": differing, "remembered": len(own), "strangers": strangers}
+
+
+def mishap(site, what, culprit=1):
+    """One rank does not answer as it should."""
+    if site.rank == culprit:
+        if what == "ends":
+            os._exit(3)
+        while what == "hangs":
+            time.sleep(0.1)
+    return "well"
 
 
 @contextlib.contextmanager

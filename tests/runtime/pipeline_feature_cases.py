@@ -1,6 +1,7 @@
 """What ranks do in test_pipeline_features.py."""
 
 import copy
+import time
 
 import torch
 from pipeline_cases import WIDTH, batch, close_to_bare, difference, grads_of, layers, pipelines, sequence, weights_of
@@ -295,10 +296,10 @@ class Scores(nn.Module):
         return functional.linear(x, self.weight)
 
 
-def tied(site, workers, schedule="1f1b", steps=3):
+def tied(site, workers, schedule="1f1b", steps=3, sparse=False):
     """An embedding that is also the last layer, and one in the middle; two batches a step, and an optimizer."""
     torch.manual_seed(5)
-    embedding = nn.Embedding(11, WIDTH)
+    embedding = nn.Embedding(11, WIDTH, sparse=sparse)
     inner = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in workers[2:]]
     model = [stage.double() for stage in (embedding, *inner, Scores(embedding))]
     bare = copy.deepcopy(nn.Sequential(*model))
@@ -457,3 +458,31 @@ def twice_at_once(site):
         pipelines(site, sequence(copy.deepcopy(parts)), balance=[len(part) for part in parts]) as other,
     ):
         return [float(pipeline.step(x, y)) for pipeline in (one, other, one)]
+
+
+class Slow(nn.Module):
+    """Takes its time on the way back."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.linear, self.seconds = nn.Linear(WIDTH, WIDTH), seconds
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.requires_grad:
+            y.register_hook(lambda grad: time.sleep(self.seconds))
+        return y
+
+
+def leaving_early(site):
+    """The last ranks are done, and gone, long before the first."""
+    model = [stage.double() for stage in (Slow(0.5), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3))]
+    bare = copy.deepcopy(nn.Sequential(*model))
+    bare[0].seconds = 0.0
+    x, y = batch(8)
+    expected = functional.cross_entropy(bare(x), y)
+    expected.backward()
+    with pipelines(site, model, schedule="gpipe") as pipeline:
+        loss = pipeline.step(x, y)
+        done = time.monotonic()
+    return {"difference": close_to_bare(pipeline, bare, loss, expected), "left": done}

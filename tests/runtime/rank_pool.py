@@ -21,9 +21,6 @@ import time
 from pathlib import Path
 
 RANKS = 4
-PATIENCE = 30.0
-"""Seconds in which a case must be done."""
-
 START = 60.0
 """Seconds in which the ranks must have imported PyTorch and met."""
 
@@ -68,10 +65,15 @@ class _Rank:
 
 
 class RankPool:
-    """Runs cases on real processes, which are started when the first case comes."""
+    """Runs cases on real processes, which are started when the first case comes.
 
-    def __init__(self):
+    Args:
+        patience: seconds in which a case must be done.
+    """
+
+    def __init__(self, patience=30.0):
         self._ranks = []
+        self._patience = patience
 
     def run(self, case, world, **arguments):
         """Has the first ``world`` ranks run a case of pipeline_cases.py; returns what each of them answers."""
@@ -80,51 +82,45 @@ class RankPool:
         chosen = self._ranks[:world]
         for rank in chosen:
             rank.ask({"case": case, "world": world, "arguments": arguments})
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience
         answers = []
         for rank in chosen:
             answers.append(rank.answer(until))
             if "error" in answers[-1]:
-                until = min(until, time.monotonic() + 3.0)  # the others may have something to say about it
+                until = min(until, time.monotonic() + 2.0)  # the others may have something to say about it
         failed = {rank: answer["error"] for rank, answer in enumerate(answers) if "error" in answer}
         if failed:
-            texts = [f"rank {rank}: {text}" for rank, text in failed.items()]
             written = self._written()
             self.stop()
-            raise RanksFailed("\n".join([f"{case} {arguments}", *texts, "the ranks wrote:", written]))
+            texts = [f"rank {rank}: {text}\n{written[rank]}" for rank, text in failed.items()]
+            raise RanksFailed("\n".join([f"{case} {arguments}", *texts]))
         left = {rank: answer["threads"] for rank, answer in enumerate(answers) if answer["threads"]}
         assert not left, f"threads that outlive their pipeline: {left}"
         return [answer["answer"] for answer in answers]
 
     def _start(self):
         self._folder = tempfile.TemporaryDirectory(prefix="thinpipe-ranks-")
-        self._errors = Path(self._folder.name) / "errors"
+        store = Path(self._folder.name) / "store"
         self._ranks = [_Rank() for _ in range(RANKS)]
         ends = [end for rank in self._ranks for end in (rank.its_requests, rank.its_answers)]
         script = Path(__file__).parent / "pipeline_ranks.py"
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, script, Path(self._folder.name) / "store", *map(str, ends)],
-                pass_fds=ends,
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-            )
+        command = [sys.executable, script, store, *map(str, ends)]
+        self._process = subprocess.Popen(command, pass_fds=ends, stdin=subprocess.DEVNULL, start_new_session=True)
         for end in ends:
             os.close(end)
         until = time.monotonic() + START
         for rank in self._ranks:
             if rank.answer(until) != "here":
-                written = self._written()
+                written = "\n".join(self._written())
                 self.stop()
                 raise RanksFailed(f"not all ranks came: {written}")
 
     def _written(self):
-        """What the ranks wrote, last of all where each of their threads is."""
+        """What each rank wrote, last of all where each of its threads is."""
         os.killpg(self._process.pid, signal.SIGUSR1)
         time.sleep(0.5)
-        return self._errors.read_text()[-8000:]
+        files = [Path(self._folder.name) / f"store.{rank}.errors" for rank in range(RANKS)]
+        return [file.read_text()[-6000:] if file.exists() else "" for file in files]
 
     def stop(self):
         """Ends all processes."""

@@ -166,6 +166,27 @@ def test_what_a_stage_passes_on_untouched_is_not_coded_again():
     assert all(p.grad is not None and p.grad.isfinite() for p in pipe.parameters())
 
 
+def test_an_empty_tensor_is_not_taken_for_another_one():
+    """All empty tensors lie nowhere; a new one was once sent as the packet that an earlier one had come in."""
+
+    class Empties(nn.Module):
+        def __init__(self, *shape):
+            super().__init__()
+            self.shape = shape
+
+        def forward(self, x):
+            x = x[0] if isinstance(x, tuple) else x
+            return x + 1, x.new_empty(len(x), *self.shape)
+
+    class Second(nn.Module):
+        def forward(self, pair):
+            return pair[1]
+
+    model = nn.Sequential(Empties(0), Empties(0, 5), Second())
+    pipe = Pipe(model, [1, 1, 1], devices=["cpu"] * 3, chunks=2, codec="block:8")
+    assert pipe(torch.randn(4, 6)).shape == (4, 0, 5)
+
+
 def test_skips_are_coded_by_the_cut_they_leave_by():
     @skippable(stash=["early"])
     class Stash(nn.Module):

@@ -23,6 +23,12 @@ def test_more_micro_batches_than_stages_and_fewer(pool, schedule):
             assert max(found.values()) < EXACT, found
 
 
+def test_one_rank_may_have_all_stages(pool):
+    """The same script runs under any number of processes."""
+    (found,) = pool.run("gradients", 1, kind="chain", schedule="interleaved", rows=[8, 3])
+    assert max(found.values()) < EXACT, found
+
+
 @pytest.mark.parametrize(("schedule", "kind"), [("1f1b", "U"), ("zb", "chain"), ("interleaved", "skips")])
 def test_weights_trained_by_several_steps_are_equal(pool, schedule, kind):
     found = pool.run("training", 3, schedule=schedule, kind=kind)

@@ -19,8 +19,9 @@ TIMEOUT = 3.0
 AT_ONCE = 8
 """Stories that run beside each other; their ranks mostly wait."""
 
-LEAVE, EXIT = 3.0, 15.0
-"""Seconds that a pipeline needs to end, and an interpreter with all of PyTorch, of which twenty may end at a time."""
+LEAVE, EXIT, HANG = 3.0, 15.0, 40.0
+"""Seconds that a pipeline needs to end, and an interpreter with all of PyTorch, of which thirty may end at a time; and
+those after which a rank is said to hang."""
 
 CABLE = (
     "link add {1} type veth peer name inner netns {0}",
@@ -81,6 +82,10 @@ class Nursery:
         self._pids, self._ended = {}, {}
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._pids, 60), (
+                "the process that ranks are forked from did not start"
+            )
 
     def _listen(self):
         for line in self._process.stdout:
@@ -135,13 +140,14 @@ def begin(nursery, story, folder, places=None):
 
 def end(nursery, story, folder, ranks):
     """Waits for all ranks of a story; the one to blame comes last, and is continued then if it was stopped."""
-    until = time.monotonic() + 25
+    until = time.monotonic() + HANG
     endings = {}
     for rank in sorted(range(RANKS), key=lambda rank: rank == story.culprit):
         if rank == story.culprit and story.event == "stopped":
             (folder / "continued").write_text(str(time.time()))
             nursery.kill(ranks[rank], signal.SIGCONT)
-        ended = nursery.ended(ranks[rank], max(1.0, until - time.monotonic()))
+            until = time.monotonic() + HANG
+        ended = nursery.ended(ranks[rank], max(0.0, until - time.monotonic()))
         if ended is None:
             nursery.kill(ranks[rank], signal.SIGUSR1)  # leaves the stacks of its threads beside what it logged
             time.sleep(0.3)

@@ -78,6 +78,11 @@ def test_a_weight_at_both_ends_gets_the_sum_of_its_gradients(pool, world, worker
             assert bool(found["sent"]) == shares
 
 
+def test_a_sparse_gradient_of_a_tied_weight_is_added_as_any_other(pool):
+    for found in pool.run("tied", 2, workers=[0, 1], sparse=True):
+        assert max(found["differences"]) < EXACT, found
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb"])
 @pytest.mark.parametrize("which", [[0], [1], [2], [0, 1], [1, 2]], ids=str)
 def test_frozen_stages_get_no_gradients_and_hinder_nobody(pool, which, schedule):
@@ -129,9 +134,9 @@ def test_statistics_count_the_bytes_that_codecs_promise(pool):
 def test_an_emulated_link_is_as_slow_as_it_says(pool):
     rate = 4e6
     first, last = pool.run("throttled", 2, rate=rate)
-    expected = (first["sent"] + last["sent"]) * 8 / rate  # activations there, then gradients back, hardly at once
-    one_way = max(first["sent"], last["sent"]) * 8 / rate
-    assert one_way * 0.98 < first["seconds"] < expected + 0.5
+    there, back = (found["sent"] * 8 / rate for found in (first, last))
+    # What goes back waits for what goes there, but for the first of four micro-batches; a busy machine adds its own.
+    assert 0.98 * max(there, back) < first["seconds"] < there + back + 2.0
 
 
 def test_a_trace_of_all_ranks_is_written_at_the_end(pool, tmp_path):
@@ -147,3 +152,10 @@ def test_a_trace_of_all_ranks_is_written_at_the_end(pool, tmp_path):
 def test_two_pipelines_of_the_same_ranks_live_side_by_side(pool):
     for losses in pool.run("twice_at_once", 2):
         assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_rank_that_is_done_may_leave_while_others_still_work(pool):
+    found = pool.run("leaving_early", 3)
+    assert max(each["difference"] for each in found) < EXACT
+    first, _, last = (each["left"] for each in found)
+    assert first - last > 1.0

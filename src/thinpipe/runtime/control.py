@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import queue
 import threading
 import time
@@ -114,8 +115,8 @@ class Control:
         self._changed = threading.Condition()
         self._told: dict[tuple[str, int, int], Any] = {}
         self._step = -1
-        self._stood_still = 0.0
         now = time.monotonic()
+        self._stood_still = (-math.inf, -math.inf)
         ranks = [rank for rank in range(group.size()) if rank != self._me]
         self._peers = {rank: _Peer(now, now) for rank in ranks}
         self._out = {rank: SendLane(group, rank, 0, deadline=timeout, meter=Meter()) for rank in ranks}
@@ -178,13 +179,14 @@ class Control:
             Closed: something failed meanwhile, or the other rank has closed its pipeline.
         """
         key, what = (kind, step, rank), what or f"the {kind} of step {step}"
-        with self._where.waiting(what, rank), self._changed:
-            peer = self._peers[rank]
-            self._changed.wait_for(lambda: key in self._told or self.failure or self.closed or peer.steps is not None)
-            if key in self._told:
-                return self._told.pop(key)
-        if self.failure is None and not self.closed:
-            self._lose(rank, f"closed its pipeline after {peer.steps} steps, and did not tell {what}")
+        told, peer = self._told, self._peers[rank]
+        with self._where.waiting(what, rank):
+            with self._changed:
+                self._changed.wait_for(lambda: key in told or self.failure or self.closed or peer.steps is not None)
+                if key in told:
+                    return told.pop(key)
+            if peer.steps is not None:
+                self._blame("lost", rank, f"closed its pipeline after {peer.steps} steps, and did not tell {what}")
         raise Closed
 
     def fail(self, error: BaseException) -> None:
@@ -249,9 +251,6 @@ class Control:
         text = f"{type(error).__name__}: {said}" if said else type(error).__name__
         return Cause("error", self._me, f"rank {self._me} failed at {self._where}: {text}")
 
-    def _lose(self, rank: int, text: str) -> None:
-        self._blame("lost", rank, text)
-
     def _blame(self, kind: str, rank: int, text: str) -> None:
         cause = Cause(kind, rank, f"rank {rank} {text}; it was last heard of at {self._peers[rank].at}")
         self._end(self._error(cause), cause)
@@ -263,8 +262,9 @@ class Control:
             text = f"the other ranks gave this one up: {text}"
         if told_by not in (None, cause.rank):
             text += f" (says rank {told_by})"
-        if self._stood_still:
-            text += f"; this rank itself had stood still for {self._stood_still:.1f} s"
+        since, until = self._stood_still
+        if time.monotonic() - until < self._timeout:
+            text += f"; this rank itself had stood still for {until - since:.1f} s"
         return _FAILURES[cause.kind](f"{text}; this rank, {self._me}, was at {self._where}")
 
     def _end(self, error: BaseException, cause: Cause) -> None:
@@ -305,7 +305,8 @@ class Control:
         """Ends a step that somebody will not take part in."""
         for rank, peer in self._peers.items():
             if peer.steps is not None and peer.steps <= self._step:
-                self._lose(rank, f"closed its pipeline after {peer.steps} steps, and is missed in step {self._step}")
+                text = f"closed its pipeline after {peer.steps} steps, and is missed in step {self._step}"
+                self._blame("lost", rank, text)
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
@@ -350,7 +351,7 @@ class Control:
             peer = self._peers[rank]
             known = self._changed.wait_for(lambda: self.failure or self.closed or peer.steps is not None, _GRACE)
         if not known:
-            self._lose(rank, "is gone: its connection broke")
+            self._blame("lost", rank, "is gone: its connection broke")
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         kind, value, peer = message["kind"], message["value"], self._peers[rank]
@@ -389,7 +390,7 @@ class Control:
             now = time.monotonic()
             if now - last > self._timeout / 2:
                 # This rank itself stood still: what the others said meanwhile is still to be read.
-                self._stood_still = now - last
+                self._stood_still = (last, now)
                 for peer in self._peers.values():
                     peer.heard = now
             last = now

@@ -280,9 +280,9 @@ class Pipeline(nn.Module):
 
     def _prepare(self, inputs: Any, targets: Any, *, train: bool) -> RankStep:
         number, self._steps = self._steps, self._steps + 1
-        self._control.begin(number)
         source, sink = self.assembly.workers[0], self.assembly.workers[-1]
         self._where.at(f"the start of step {number}")
+        self._control.begin(number)
         batch = None
         if self.rank == source:
             batch = self._batch(inputs)

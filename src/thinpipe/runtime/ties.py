@@ -99,6 +99,8 @@ class Ties:
         """Adds the sum of all copies' gradients to what was set aside."""
         for copy in self._copies:
             total = copy.parameter.grad
+            if total is not None and total.layout is not torch.strided:
+                total = total.to_dense()
             if copy.is_first:
                 for k in range(len(copy.back)):
                     total = _sum(total, self._received(copy, k))

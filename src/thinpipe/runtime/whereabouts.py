@@ -45,7 +45,8 @@ class Whereabouts:
 
     def wait(self) -> tuple[int, float] | None:
         """Tells which rank is waited for, and since when."""
-        since, awaited = self._since, self._awaited
+        awaited = self._awaited  # before the time, which is written first: never an old time for a new wait
+        since = self._since
         rank = None if awaited is None else self._source(awaited)
         return None if rank is None else (rank, since)
 

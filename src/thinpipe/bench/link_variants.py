@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import distributed
 
-from thinpipe.bench.link_stage import Work
+from thinpipe.bench.link_stage import Work, loss
+from thinpipe.links import Throttle
+from thinpipe.runtime.pipeline import Pipeline
 
 Step: TypeAlias = Callable[[], None]
 
@@ -66,7 +69,30 @@ def _bare(seat: Seat) -> Iterator[Step]:
     yield step
 
 
+def _ours(codec: str | None) -> Callable[[Seat], AbstractContextManager[Step]]:
+    @contextmanager
+    def seated(seat: Seat) -> Iterator[Step]:
+        work, rate = seat.work, seat.throttle
+        stages = [work.stage(), work.stage()]
+        throttle = None if rate is None else partial(Throttle, rate)
+        with Pipeline(
+            stages, chunks=work.micros, loss_fn=loss, codec=codec, grad_codec=codec, throttle=throttle
+        ) as pipeline:
+            inputs, targets = work.batch(), work.batch()
+
+            def step() -> None:
+                pipeline.step(inputs, targets)
+
+            yield step
+
+    return seated
+
+
+EIGHT_BITS = "block:8/1024"
+
 VARIANTS: dict[str, Variant] = {
     "tdp_raw": Variant(_tdp_raw, throttles=False),
     "bare": Variant(_bare, throttles=False),
+    "raw": Variant(_ours(None), throttles=True),
+    "coded": Variant(_ours(EIGHT_BITS), throttles=True),
 }

@@ -42,7 +42,7 @@ from thinpipe.runtime.statistics import Statistics, statistics_of
 from thinpipe.runtime.ties import Ties
 from thinpipe.runtime.tracing import RankTrace
 from thinpipe.runtime.ways import Ways, open_ways
-from thinpipe.runtime.whereabouts import Whereabouts
+from thinpipe.runtime.whereabouts import Doing, Whereabouts
 from thinpipe.runtime.worker import Station, Worker
 from thinpipe.schedule import Action, ActionList, Kind, plan, validate
 from thinpipe.stages.batchnorm import Deferred, defer_batch_norm
@@ -67,6 +67,8 @@ class Pipeline(nn.Module):
             last stage calls it.
         balance: the number of layers of each stage of an ``nn.Sequential`` (default: ``stages`` is a list).
         schedule: ``gpipe``, ``1f1b``, ``interleaved`` or ``zb``. Default: ``1f1b``.
+        ahead: how many more micro-batches a stage of ``1f1b`` or ``zb`` may hold for each stage after it, to compute
+            while messages travel; each costs the memory of its activations. Default: 1.
         codec: how activations are packed at the cuts; see ``Pipe``. Default: not at all.
         grad_codec: how gradients are packed. Default: not at all.
         map: the rank of each stage; ``(0, 1, 0)`` is a U. Default: dealt out in turn.
@@ -102,6 +104,7 @@ class Pipeline(nn.Module):
         loss_fn: Callable[..., Tensor],
         balance: Sequence[int] | None = None,
         schedule: str = "1f1b",
+        ahead: int = 1,
         codec: CodecChoice = None,
         grad_codec: CodecChoice = None,
         map: Sequence[int] | None = None,
@@ -122,7 +125,8 @@ class Pipeline(nn.Module):
         if group is None:
             raise ThinpipeError("there is no process group; call torch.distributed.init_process_group, under torchrun")
         self.rank, self.world = group.rank(), group.size()
-        self.chunks, self.schedule, self.loss_fn, self.scaler = chunks, schedule, loss_fn, scaler
+        self.chunks, self.schedule, self.ahead = chunks, schedule, ahead
+        self.loss_fn, self.scaler = loss_fn, scaler
         talk = meet(group, "talk", timeout=start_timeout)
         with explained(talk, timeout=start_timeout):
             if chunks < 1:
@@ -161,6 +165,7 @@ class Pipeline(nn.Module):
                     "version of thinpipe": __version__,
                     "number of chunks": chunks,
                     "schedule": schedule,
+                    "micro-batches ahead": ahead,
                     "map of stages to ranks": list(self.assembly.workers),
                     "layers of the stages": self.assembly.layers,
                     "codecs": _specs_by_edge(self.assembly, self._crossings),
@@ -287,7 +292,6 @@ class Pipeline(nn.Module):
         if self.rank == source:
             batch = self._batch(inputs)
             begin: dict[str, Any] = {"rows": batch.rows, "train": train}
-            self._control.tell("begin", number, begin)
         else:
             begin = self._control.wait_for("begin", number, source)
             if begin["train"] is not train:
@@ -303,11 +307,12 @@ class Pipeline(nn.Module):
         if train and self.scaler is not None:
             self.scaler.scale(torch.zeros((), device=self.device))  # every rank's scaler begins at its first use
         self._post.begin(number)
-        step = RankStep(
-            self._workers(len(rows), train=train), self._post, Ambient.capture([self.device]), last, self._at
-        )
+        ambient = Ambient.capture([self.device])
+        step = RankStep(self._workers(len(rows), ambient, train=train), self._post, ambient, last, self._at)
         if batch is not None:
             step.feed(batch)
+            # Not sooner: the threads that say it would keep this one from its work, and nobody waits for it yet.
+            self._control.tell("begin", number, begin)
         return step
 
     def _batch(self, inputs: Any) -> Batch:
@@ -318,9 +323,8 @@ class Pipeline(nn.Module):
             raise BatchError("the batch is empty; a step needs at least one row")
         return batch
 
-    def _workers(self, m: int, *, train: bool) -> dict[int, Worker]:
+    def _workers(self, m: int, ambient: Ambient, *, train: bool) -> dict[int, Worker]:
         n = len(self.assembly.stages)
-        ambient = Ambient.capture([self.device])
         self._randomness = self._drawing.step([self.device] * n, m, training=self.training)
         return {
             j: Worker(
@@ -336,7 +340,8 @@ class Pipeline(nn.Module):
 
     def _plan(self, m: int) -> list[ActionList]:
         if m not in self._plans:
-            job, lists = plan(self.schedule, len(self.assembly.stages), m, self.assembly.workers, self.assembly.skips)
+            cut = self.assembly
+            job, lists = plan(self.schedule, len(cut.stages), m, cut.workers, cut.skips, ahead=self.ahead)
             validate(job, lists)
             self._plans[m] = lists
         return self._plans[m]
@@ -384,7 +389,7 @@ class Pipeline(nn.Module):
         self._where.at(f"the end of step {self._steps - 1}")
 
     def _at(self, action: Action) -> None:
-        self._where.at(f"{action} of step {self._steps - 1}")
+        self._where.at(Doing(action, self._steps - 1))
 
     # -- failures ------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.runtime.worker import Worker
 from thinpipe.schedule import Action, ActionList, Kind
 from thinpipe.stages.microbatch import Batch, gather
+from thinpipe.trace import NO_TRACE
 
 
 @dataclass
@@ -32,7 +33,7 @@ class LastStage:
         rows: of each micro-batch.
         targets: of each micro-batch; None where nobody gave any.
         loss_fn: compares outputs with targets.
-        scale: multiplies the loss that goes backward.
+        scale: multiplies the weight that a loss goes backward with.
     """
 
     edge: Edge
@@ -58,13 +59,13 @@ class LastStage:
             loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 raise BatchError(f"loss_fn must return one number, the mean over the rows, got {_shape(loss)}")
-            weighted = loss.reshape(()) * (self.rows[i] / sum(self.rows))
+        weight = loss.new_full(loss.shape, self.rows[i] / sum(self.rows))
         # A sum of many micro-batches in half precision would be off by more than one loss is.
-        own = weighted.detach().to(torch.promote_types(weighted.dtype, torch.float32))
+        own = (loss.detach() * weight).reshape(()).to(torch.promote_types(loss.dtype, torch.float32))
         self.loss = own if self.loss is None else self.loss + own
         if train and any(grads):
-            if weighted.requires_grad:
-                self.scale(weighted).backward()
+            if loss.requires_grad:
+                torch.autograd.backward(loss, self.scale(weight))
             arrived = [x.grad if wanted else None for x, wanted in zip(starts, grads, strict=True)]
             post.send(back(self.edge, i), Grads(arrived, mark_ready([self.device])))
 
@@ -123,7 +124,8 @@ class RankStep:
         # An action first waits for what it needs, and then computes.
         began += self.post.stalled - stalled
         self.computed += done - began
-        self.post.tracer.add("compute", str(action), began, done, action=str(action), step=self.post.step)
+        if self.post.tracer is not NO_TRACE:
+            self.post.tracer.add("compute", str(action), began, done, action=str(action), step=self.post.step)
 
     def lend_gradients(self) -> None:
         """Has gradients of this step added where parameters have some already."""

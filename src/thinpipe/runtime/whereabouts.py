@@ -5,8 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from thinpipe.runtime.parcel import Address, Cargo
+from thinpipe.schedule import Action
+
+
+class Doing(NamedTuple):
+    """An action of a step; written out only if somebody reads it."""
+
+    action: Action
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.action} of step {self.step}"
 
 
 class Whereabouts:

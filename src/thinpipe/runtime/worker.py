@@ -152,7 +152,7 @@ class Worker:
         threads: int,
     ) -> None:
         self.stage = station.stage
-        self.doing = ""
+        self.doing: Action | None = None
         self.aliases = Aliases(self.stage.module) if wants_graph else None
         self._station = station
         station.buffers.begin_step()
@@ -191,7 +191,7 @@ class Worker:
 
     def execute(self, action: Action, link: Link, *, keep_graph: bool = False) -> None:
         """Executes one action, wherever it is called."""
-        self.doing = str(action)
+        self.doing = action
         try:
             if action.kind is Kind.FORWARD:
                 self._forward(action.micro, link)

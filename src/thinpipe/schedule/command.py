@@ -39,6 +39,9 @@ def show_command(
         ),
     ] = None,
     skips: Annotated[str | None, typer.Option(help="Skip connections, as 0-2,1-3.")] = None,
+    ahead: Annotated[
+        int, typer.Option(min=0, help="How many more micro-batches a stage may hold for each stage after it.")
+    ] = 0,
     forward: Annotated[float, typer.Option(min=0, help="Time of a forward.")] = 1.0,
     backward: Annotated[float, typer.Option(min=0, help="Time of a backward, both parts.")] = 2.0,
     encode: Annotated[float, typer.Option(min=0, help="Time to pack a message, beside the computation.")] = 0.0,
@@ -57,7 +60,8 @@ def show_command(
     """
     try:
         pairs = tuple(_pair(word) for word in skips.split(",")) if skips else ()
-        job, actions = plan(name, stages, chunks, None if workers is None else parse_workers(workers), pairs)
+        chosen = None if workers is None else parse_workers(workers)
+        job, actions = plan(name, stages, chunks, chosen, pairs, ahead=ahead)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     compute = {

@@ -24,6 +24,8 @@ class Job:
         workers: the worker of each stage; ``(0, 1, 0)`` is a U: the first and the last stage on worker 0.
         skips: pairs of stages that are joined over the heads of those between them (default: none).
         split: whether a backward is two actions, ``I`` and ``W`` (default: no).
+        ahead: how many more micro-batches a stage may have under way for each stage after it, so that it has something
+            to do while messages travel (default: none, as if they took no time).
     """
 
     stages: int
@@ -31,10 +33,13 @@ class Job:
     workers: tuple[int, ...]
     skips: tuple[tuple[int, int], ...] = ()
     split: bool = False
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         if self.stages < 1 or self.micros < 1:
             raise ValueError(f"a job has a stage and a micro-batch at least, got {self.stages} and {self.micros}")
+        if self.ahead < 0:
+            raise ValueError(f"a stage cannot have fewer micro-batches under way than it needs, got ahead={self.ahead}")
         if len(self.workers) != self.stages:
             raise ValueError(f"{self.stages} stages need a worker each, got {len(self.workers)}: {self.workers}")
         if set(self.workers) != set(range(max(self.workers) + 1)):

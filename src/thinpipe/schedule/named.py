@@ -81,7 +81,7 @@ def zero_bubble(job: Job) -> list[ActionList]:
     of them (Qi et al., 2023: ZB-H1).
     """
     urgency = {Kind.FORWARD: 0, Kind.INPUT: 1, Kind.WEIGHT: 2}
-    memory = [job.stages] * job.stages
+    memory = [job.stages + job.ahead * (job.stages - 1 - j) for j in range(job.stages)]
     return Play(job, lambda action: (urgency[action.kind], *_backward_first(action)), _room(job), memory).play()
 
 
@@ -90,8 +90,8 @@ def _backward_first(action: Action) -> tuple[bool, int, int]:
 
 
 def _room(job: Job) -> list[int]:
-    """Lets each stage hold as many micro-batches as there are stages from it on."""
-    return [job.stages - j for j in range(job.stages)]
+    """Lets each stage hold as many micro-batches as there are stages from it on, and those that go ahead."""
+    return [job.stages - j + job.ahead * (job.stages - 1 - j) for j in range(job.stages)]
 
 
 SCHEDULES: dict[str, Callable[[Job], list[ActionList]]] = {
@@ -103,7 +103,13 @@ SCHEDULES: dict[str, Callable[[Job], list[ActionList]]] = {
 
 
 def plan(
-    name: str, stages: int, micros: int, workers: tuple[int, ...] | None = None, skips: tuple[tuple[int, int], ...] = ()
+    name: str,
+    stages: int,
+    micros: int,
+    workers: tuple[int, ...] | None = None,
+    skips: tuple[tuple[int, int], ...] = (),
+    *,
+    ahead: int = 0,
 ) -> tuple[Job, list[ActionList]]:
     """Makes a schedule by name.
 
@@ -113,6 +119,8 @@ def plan(
         micros: the number of micro-batches; there may be fewer than stages.
         workers: the worker of each stage (default: one each; ``interleaved`` deals two stages to a worker).
         skips: pairs of stages joined over the heads of others (default: none).
+        ahead: how many more micro-batches a stage of ``1f1b`` or ``zb`` may have under way for each stage after it
+            (default: none).
 
     Returns:
         The job, and what each worker does.
@@ -124,5 +132,5 @@ def plan(
         raise ValueError(f"no schedule is called {name!r}; there are {', '.join(SCHEDULES)}")
     if workers is None:
         workers = in_turn(stages, -(-stages // 2) if name == "interleaved" else stages)
-    job = Job(stages, micros, workers, skips, split=name == "zb")
+    job = Job(stages, micros, workers, skips, split=name == "zb", ahead=ahead)
     return job, SCHEDULES[name](job)

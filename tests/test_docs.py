@@ -50,6 +50,27 @@ def test_commands_on_the_pages_run(command, monkeypatch):
     assert result.exit_code == 0, result.output
 
 
+def launches():
+    return [
+        pytest.param(line, id=line)
+        for block in blocks("console")
+        for line in block.values[0].splitlines()
+        if line.startswith("torchrun")
+    ]
+
+
+@pytest.mark.parametrize("command", launches())
+def test_programs_of_many_ranks_on_the_pages_run(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *shlex.split(command)[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_make_knows_every_target_on_the_pages():
     targets = {
         word
@@ -66,7 +87,7 @@ def test_make_knows_every_target_on_the_pages():
 def test_every_console_line_is_a_command_some_test_runs():
     for block in blocks("console"):
         for line in block.values[0].splitlines():
-            assert line.split()[0] in {"thinpipe", "make"}, line
+            assert line.split()[0] in {"thinpipe", "make", "torchrun"}, line
 
 
 def test_the_page_of_commands_is_current(tmp_path):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, timeline, transparency
+from thinpipe.bench.link_sheet import link_sheet
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import (
     AMOEBANET_MEMORY,
@@ -167,6 +168,17 @@ _CODECS = (
     ),
 )
 
+_LINK = Section(
+    "link",
+    "link",
+    "Two processes and a wire",
+    "thinpipe bench link --bandwidth 50mbit",
+    "Two ranks in two network namespaces, whose link the kernel slows down (`tc`'s token bucket, 256 kB of burst).",
+    ("full", "200mbit", "50mbit"),
+    link_sheet,
+    _bars,
+)
+
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
     _section(AMOEBANET_MEMORY, memory_sheet),
@@ -175,6 +187,7 @@ SECTIONS = (
     _CORES,
     _section(RESNET_SPEED, speed_sheet),
     _section(UNET_TIMELINE, timeline_sheet),
+    _LINK,
     _training("digits", "a small network", ""),
     _training("CIFAR-10", "ResNet-18", " --data DIR"),
     *_CODECS,

@@ -86,6 +86,7 @@ class Post:
         self._inbox: LocalLink[Item] = LocalLink()
         self._where, self._failed = where, failed
         self._outgoing, self._incoming = outgoing, incoming
+        self._meters = {(way.edge, way.cargo): way.meter for way, _ in incoming}
         self._codecs: dict[str, Codec] = {spec: codec(spec) for spec in specs | {"none"}}
         # The codecs of gradients that are to come, for the activations that were sent.
         self._expected: dict[Hashable, list[Codec | None]] = {}
@@ -143,7 +144,10 @@ class Post:
         self._where.awaits(address)
         began = time.perf_counter()
         item = self._inbox.receive((self.step, address))
-        self.stalled += time.perf_counter() - began
+        waited = time.perf_counter() - began
+        self.stalled += waited
+        if (meter := self._meters.get((address.edge, address.cargo))) is not None:
+            meter.count(stall=waited)
         self._where.awaits(None)
         wait_for([x for x in _values(item) if isinstance(x, Tensor)], item.ready)
         return item

@@ -42,8 +42,17 @@ class LastStage:
     targets: list[Any] | None
     loss_fn: Callable[..., Tensor]
     scale: Callable[[Tensor], Tensor]
-    loss: Tensor | None = None
+    losses: list[tuple[Tensor, float]] = field(default_factory=list)
     outputs: list[Parcel] = field(default_factory=list)
+
+    @property
+    def loss(self) -> Tensor | None:
+        """The loss of the whole batch, once all micro-batches are through; None without targets."""
+        if not self.losses:
+            return None
+        # A sum of many micro-batches in half precision would be off by more than one loss is.
+        wide = torch.promote_types(self.losses[0][0].dtype, torch.float32)
+        return torch.stack([(loss * share).reshape(()).to(wide) for loss, share in self.losses]).sum()
 
     def after_forward(self, i: int, post: Post, ambient: Ambient, *, train: bool) -> None:
         """Computes the loss of a micro-batch, weighted by its rows, and sends its gradient backward."""
@@ -59,13 +68,11 @@ class LastStage:
             loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 raise BatchError(f"loss_fn must return one number, the mean over the rows, got {_shape(loss)}")
-        weight = loss.new_full(loss.shape, self.rows[i] / sum(self.rows))
-        # A sum of many micro-batches in half precision would be off by more than one loss is.
-        own = (loss.detach() * weight).reshape(()).to(torch.promote_types(loss.dtype, torch.float32))
-        self.loss = own if self.loss is None else self.loss + own
+        share = self.rows[i] / sum(self.rows)
+        self.losses.append((loss.detach(), share))
         if train and any(grads):
             if loss.requires_grad:
-                torch.autograd.backward(loss, self.scale(weight))
+                torch.autograd.backward(loss, self.scale(loss.new_full(loss.shape, share)))
             arrived = [x.grad if wanted else None for x, wanted in zip(starts, grads, strict=True)]
             post.send(back(self.edge, i), Grads(arrived, mark_ready([self.device])))
 

@@ -112,3 +112,14 @@ def test_the_figures_of_the_readme_are_the_recorded_ones():
     names = ["overhead_1x1", "torchgpipe_overhead_1x1", "speedup_2", "torchgpipe_speedup_2"]
     assert list(re.search(row, readme).groups()) == [f"{record[name]:.2f}" for name in names]
     assert f"a factor of {record['pipelining_2']:.2f} is the second stage's" in readme
+
+
+def test_the_table_of_the_wire_in_the_readme_is_the_recorded_one():
+    files = [ROOT / f"results/link/{rate}.json" for rate in ("full", "200mbit", "50mbit")]
+    records = [json.loads(file.read_text()) for file in files]
+    readme = (ROOT / "README.md").read_text()
+    rows = {"torch.distributed.pipelining, float32": "tdp_raw", "thinpipe, float32": "raw", "thinpipe, 8 bits": "coded"}
+    for row, name in rows.items():
+        cells = re.search(rf"^\| {re.escape(row)} \|(.*)\|$", readme, re.MULTILINE)[1]
+        figures = [cell.strip(" *") for cell in cells.split("|")]
+        assert figures == [f"{record[f'{name}_ms']:.0f}" for record in records]

@@ -25,6 +25,7 @@ class _Piece(NamedTuple):
     size: int
     since: float
     is_last: bool
+    sent: Callable[[], None] | None
 
 
 class SendLane(Lane):
@@ -58,10 +59,14 @@ class SendLane(Lane):
         self._pieces: deque[_Piece] = deque()
         self._start()
 
-    def send(self, parts: Sequence[Tensor]) -> None:
+    def send(self, parts: Sequence[Tensor], sent: Callable[[], None] | None = None) -> None:
         """Sends flat uint8 CPU tensors as one message; they are copied, and may be changed at once.
 
         Returns when the message is under way, after waiting for room in the window if need be.
+
+        Args:
+            parts: the message.
+            sent: called from the lane's thread when all of it has left; must not block or raise (default: nothing).
 
         Raises:
             StallError: the window stayed full for the deadline. The message was not sent and may be tried again.
@@ -76,7 +81,7 @@ class SendLane(Lane):
             message, head = self._pack(parts)
             with self._changed:
                 self._under_way += 1
-            self._hand_over(message, head)
+            self._hand_over(message, head, sent)
             self._check()
 
     def flush(self) -> None:
@@ -116,10 +121,11 @@ class SendLane(Lane):
         raw[end:] = 0  # what was there before is none of the peer's business
         return message, head
 
-    def _hand_over(self, message: Tensor, head: int) -> None:
+    def _hand_over(self, message: Tensor, head: int, sent: Callable[[], None] | None) -> None:
         cut = message.numel() > head
-        post_head = partial(self._post, message[:head], self._head_tag, time.monotonic(), is_last=not cut)
-        post_tail = partial(self._post, message[head:], self._tail_tag, time.monotonic(), is_last=True)
+        now = time.monotonic()
+        post_head = partial(self._post, message[:head], self._head_tag, now, is_last=not cut, sent=sent)
+        post_tail = partial(self._post, message[head:], self._tail_tag, now, is_last=True, sent=sent)
         if self._throttle is None:
             post_head()
             if cut:
@@ -129,7 +135,7 @@ class SendLane(Lane):
             if cut:
                 self._throttle.deliver(message.numel() - head, post_tail, asked_after=arrival)
 
-    def _post(self, piece: Tensor, tag: int, since: float, *, is_last: bool) -> None:
+    def _post(self, piece: Tensor, tag: int, since: float, *, is_last: bool, sent: Callable[[], None] | None) -> None:
         with self._changed:
             if self._failure is not None:
                 return
@@ -138,7 +144,7 @@ class SendLane(Lane):
             except RuntimeError as error:
                 self._fail(self._lost(error))
                 return
-            self._pieces.append(_Piece(work, piece.numel(), since, is_last))
+            self._pieces.append(_Piece(work, piece.numel(), since, is_last, sent))
             self._changed.notify_all()
 
     def _attend_one(self) -> bool:
@@ -153,6 +159,8 @@ class SendLane(Lane):
             self._fail(error)
             return False
         self._meter.count_sent(piece.size, since=piece.since, messages=int(piece.is_last))
+        if piece.is_last and piece.sent is not None:
+            piece.sent()
         with self._changed:
             self._pieces.popleft()
             self._under_way -= piece.is_last

@@ -170,6 +170,24 @@ def crossings(stages: Iterable[Stage], forward: CodecChoice, backward: CodecChoi
     }
 
 
+def specs_of(found: Mapping[Edge, Crossing]) -> dict[Edge, tuple[str | None, str | None]]:
+    """Lists the codecs of edges, forward and backward."""
+    return {edge: (crossing.there.spec, crossing.back.spec) for edge, crossing in found.items()}
+
+
+def state_of(found: Mapping[Edge, Crossing]) -> dict[str, Any]:
+    """Returns what the codecs of edges remember from one batch to the next."""
+    states = enumerate(crossing.state_dict() for crossing in found.values())
+    return {f"{k}.{key}": value for k, state in states for key, value in state.items()}
+
+
+def load_state(found: Mapping[Edge, Crossing], state: Mapping[str, Any]) -> None:
+    """Takes over what the codecs of the same edges remembered."""
+    for k, crossing in enumerate(found.values()):
+        own = f"{k}."
+        crossing.load_state_dict({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
+
+
 def verify_choice(choice: CodecChoice) -> None:
     """Checks every codec of a choice, before anything is known of the cuts.
 

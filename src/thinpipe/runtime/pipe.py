@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from thinpipe.errors import MoveError
 from thinpipe.runtime.crew import Crew
-from thinpipe.runtime.crossing import CodecChoice, Crossing, Flow, crossings, verify_choice
+from thinpipe.runtime.crossing import CodecChoice, Crossing, Flow, crossings, load_state, state_of, verify_choice
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.randomness import DrawingHabits
 from thinpipe.runtime.step import Step, Team
@@ -244,17 +244,11 @@ class Pipe(nn.Module):
 
     def codec_state_dict(self) -> dict[str, Any]:
         """Returns what the codecs remember from one batch to the next, to be saved beside ``state_dict``."""
-        return {
-            f"{k}.{key}": value
-            for k, crossing in enumerate(self._crossings.values())
-            for key, value in crossing.state_dict().items()
-        }
+        return state_of(self._crossings)
 
     def load_codec_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what the codecs of a pipe with the same cuts remembered."""
-        for k, crossing in enumerate(self._crossings.values()):
-            own = f"{k}."
-            crossing.load_state_dict({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
+        load_state(self._crossings, state)
 
     # -- like the nn.Sequential it was made of -----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -30,9 +30,9 @@ from thinpipe.errors import BatchError, PeerLost, StallError, ThinpipeError
 from thinpipe.links import Closed, Throttle
 from thinpipe.runtime.agreement import agree, explained, fingerprint, meet, part
 from thinpipe.runtime.ambient import Ambient
-from thinpipe.runtime.assembly import Assembly, assemble
+from thinpipe.runtime.assembly import assemble
 from thinpipe.runtime.control import Control
-from thinpipe.runtime.crossing import CodecChoice, Crossing, crossings, verify_choice
+from thinpipe.runtime.crossing import CodecChoice, crossings, load_state, specs_of, state_of, verify_choice
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.pipe import RECOMPUTE_MODES
 from thinpipe.runtime.post import Post
@@ -168,7 +168,7 @@ class Pipeline(nn.Module):
                     "micro-batches ahead": ahead,
                     "map of stages to ranks": list(self.assembly.workers),
                     "layers of the stages": self.assembly.layers,
-                    "codecs": _specs_by_edge(self.assembly, self._crossings),
+                    "codecs": [[e.source, e.target, *specs] for e, specs in specs_of(self._crossings).items()],
                     "recomputed stages": sorted(self._recomputed),
                     "model (a digest of names, shapes and types)": model_digest,
                     "gradient scaler": scaler is not None,
@@ -188,7 +188,7 @@ class Pipeline(nn.Module):
         self._post = Post(
             self._ways.outgoing,
             self._ways.incoming,
-            specs=_specs(self._crossings),
+            specs=frozenset(spec for pair in specs_of(self._crossings).values() for spec in pair if spec is not None),
             where=self._where,
             failed=self._control.broken,
             tracer=self._trace.tracer,
@@ -437,17 +437,11 @@ class Pipeline(nn.Module):
 
     def codec_state_dict(self) -> dict[str, Any]:
         """Returns what the codecs of this rank remember from one batch to the next."""
-        return {
-            f"{k}.{key}": value
-            for k, crossing in enumerate(self._crossings.values())
-            for key, value in crossing.state_dict().items()
-        }
+        return state_of(self._crossings)
 
-    def load_codec_state_dict(self, state: dict[str, Any]) -> None:
+    def load_codec_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what the codecs of a pipeline with the same cuts remembered."""
-        for k, crossing in enumerate(self._crossings.values()):
-            own = f"{k}."
-            crossing.load_state_dict({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
+        load_state(self._crossings, state)
 
 
 def _device(device: torch.device | str | None) -> torch.device:
@@ -467,15 +461,6 @@ def _recomputed(checkpoint: str | Sequence[int], stages: int) -> frozenset[int]:
     if not set(checkpoint) <= set(range(stages)):
         raise ValueError(f"checkpoint names the stages {list(checkpoint)}, but there are 0 to {stages - 1}")
     return frozenset(checkpoint)
-
-
-def _specs(found: dict[Edge, Crossing]) -> frozenset[str]:
-    specs = {lane.spec for crossing in found.values() for lane in (crossing.there, crossing.back)}
-    return frozenset(spec for spec in specs if spec is not None)
-
-
-def _specs_by_edge(assembly: Assembly, found: dict[Edge, Crossing]) -> list[list[Any]]:
-    return [[edge.source, edge.target, found[edge].there.spec, found[edge].back.spec] for edge in assembly.edges]
 
 
 def _shut(control: Control, post: Post, ties: Ties, groups: Sequence[dist.ProcessGroup]) -> None:

@@ -207,12 +207,17 @@ class Post:
             size = sum(part.numel() for part in parts)
             way.meter.count(raw=_raw_bytes(frame), encode=done - began)
             self.tracer.add("encode", name, began, done, step=step)
-            lane.send(parts)
-            self.tracer.add("wire", name, done, time.perf_counter(), step=step, bytes=size, peer=way.peer)
+            lane.send(parts, self._noting(way, name, done, step=step, bytes=size))
             del job, item, frame, parts
             with self._idle:
                 self._packing -= 1
                 self._idle.notify_all()
+
+    def _noting(self, way: Way, name: str, began: float, **details: int) -> Callable[[], None] | None:
+        """Makes what notes that a message has left, for the trace."""
+        if self.tracer is NO_TRACE:
+            return None
+        return lambda: self.tracer.add("wire", name, began, time.perf_counter(), peer=way.peer, **details)
 
     def _framed(self, way: Way, stager: Stager, step: int, i: int, item: Item, pack: Pack | None) -> Frame:
         def packed() -> list[Any]:

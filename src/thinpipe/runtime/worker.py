@@ -68,20 +68,15 @@ class Link(Protocol):
 
 
 class _Loose(torch.autograd.Function):
-    """The identity. A layer may work in place on its result, where it may not on a leaf.
-
-    It gives the leaf its gradient itself: autograd would copy it, being unsure who else has it.
-    """
+    """The identity. A layer may work in place on its result, where it may not on a leaf."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.leaf = x
         return x.detach()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        (grad,) = grads
-        ctx.leaf.grad = grad if ctx.leaf.grad is None else ctx.leaf.grad + grad
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
 
 
 @dataclass(frozen=True)

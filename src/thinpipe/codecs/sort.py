@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ class Sort(Coder):
             lows, highs = kernels.order_statistics(flat, _ends(flat.numel(), buckets)).view(2, -1)
             lows, _, steps, scales = grids_between(lows, highs, levels)
         else:
-            sample = flat[_sampled(flat.numel(), flat.device)]
+            sample = _taken(flat, _sampled(flat.numel(), flat.device))
             borders = kernels.order_statistics(sample, [k * SAMPLE // buckets for k in range(1, buckets)])
             lows, _, steps, scales = kernels.grids(flat, borders, levels)
         codes = kernels.buckets(flat, lows, scales, self.value_bits, self.split_bits)
@@ -78,9 +79,18 @@ class Sort(Coder):
 @lru_cache(maxsize=32)
 def _sampled(count: int, device: torch.device) -> Tensor:
     """Lists the places of a sample: one in each of as many stretches, so that no pattern of the tensor can hide."""
-    places = torch.arange(SAMPLE + 1) * count // SAMPLE
-    starts, widths = places[:-1], places.diff()
-    return (starts + hashed(torch.arange(SAMPLE), _SEED) % widths).to(device)
+    places = np.arange(SAMPLE + 1) * count // SAMPLE
+    found = places[:-1] + hashed(np.arange(SAMPLE), _SEED) % np.diff(places)
+    return torch.from_numpy(found).to(device)
+
+
+def _taken(flat: Tensor, places: Tensor) -> Tensor:
+    """Takes the elements at places.
+
+    By numpy on the CPU, as the places were made by it: torch would use several threads, which a child that a data
+    loader forked does not have and would wait for.
+    """
+    return flat[places] if flat.device.type != "cpu" else torch.from_numpy(flat.numpy()[places.numpy()])
 
 
 def _ends(count: int, buckets: int) -> list[int]:

@@ -6,6 +6,8 @@ everything else is rounded once for each operation, and nothing may be fused.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -87,11 +89,12 @@ def rounded(grid: Tensor, bits: int, seed: int | None) -> Tensor:
 def dice(seed: int, like: Tensor) -> Tensor:
     """Throws a die for each element: numbers from 0 to 1 - 2**-16, by a hash of the seed and the element's index."""
     index = torch.arange(like.numel(), device=like.device, dtype=torch.int64)
-    return (hashed(index, seed) >> 16).to(like.dtype) * 2.0**-16
+    numbers: Tensor = hashed(index, seed) >> 16
+    return numbers.to(like.dtype) * 2.0**-16
 
 
-def hashed(index: Tensor, seed: int) -> Tensor:
-    """Hashes 32-bit integers, held in 64."""
+def hashed(index: Any, seed: int) -> Any:
+    """Hashes 32-bit integers, held in 64: a tensor's or an array's."""
     mask = 0xFFFFFFFF
     h = ((index ^ seed) * 0x9E3779B1) & mask
     h = ((h ^ (h >> 15)) * 0x85EBCA77) & mask

@@ -110,7 +110,8 @@ def _in_rows(x: Tensor, group: int) -> Tensor:
 
 def signs(group: int) -> Tensor:
     """Draws the signs of the random rotation, the same for every block and everywhere."""
-    return (1 - 2 * (hashed(torch.arange(group), _SIGNS_SEED) & 1)).to(torch.int32)
+    drawn: Tensor = hashed(torch.arange(group), _SIGNS_SEED) & 1
+    return (1 - 2 * drawn).to(torch.int32)
 
 
 def rotated(rows: Tensor) -> Tensor:

@@ -68,15 +68,24 @@ class Link(Protocol):
 
 
 class _Loose(torch.autograd.Function):
-    """The identity. A layer may work in place on its result, where it may not on a leaf."""
+    """The identity. A layer may work in place on its result, where it may not on a leaf.
+
+    On the CPU it gives the leaf its gradient itself: autograd would copy it first, being unsure who else has it. On a
+    GPU that is left to autograd, which minds the streams.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.leaf = x if x.device.type == "cpu" else None
         return x.detach()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
+    def backward(ctx: Any, *grads: Tensor) -> Tensor | None:
+        (grad,) = grads
+        if ctx.leaf is None:
+            return grad
+        ctx.leaf.grad = grad if ctx.leaf.grad is None else ctx.leaf.grad + grad
+        return None
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # The same examples in every run, so that a change is judged by what it changed. New ones are looked for with
-# HYPOTHESIS_PROFILE=explore, as often as one likes.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("explore")
+# HYPOTHESIS_PROFILE=explore, as often as one likes. No example has a deadline of its own: the first one of a process
+# pays for what torch and numba load, and every test has pytest's.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

@@ -22,7 +22,6 @@ another one looks as dead as the first:
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import queue
@@ -32,13 +31,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from thinpipe.errors import PacketError, PeerError, PeerLost, StallError, ThinpipeError
+from thinpipe.errors import PeerLost, StallError, ThinpipeError
 from thinpipe.links import Closed, Meter, ReceiveLane, SendLane
 from thinpipe.runtime.whereabouts import Whereabouts
+from thinpipe.runtime.words import FAILURES, MOST, Cause, cause_in, read, written
 
 _log = logging.getLogger("thinpipe")
 
@@ -47,29 +45,6 @@ _GRACE = 0.5
 
 _FAREWELL = 1.0
 """Seconds that a rank which ends waits for the others to have heard so."""
-
-_MOST = 1 << 16
-"""Bytes of a message."""
-
-_FIELDS = {"kind": str, "step": int, "at": str, "moves": int, "waits_for": int | None}
-"""What every message has, beside its value."""
-
-_FAILURES: dict[str, type[ThinpipeError]] = {"error": PeerError, "lost": PeerLost, "stall": StallError}
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a pipeline ended.
-
-    Args:
-        kind: ``error``, ``lost`` or ``stall``.
-        rank: the one to blame.
-        text: what happened to it.
-    """
-
-    kind: str
-    rank: int
-    text: str
 
 
 @dataclass
@@ -120,7 +95,7 @@ class Control:
         ranks = [rank for rank in range(group.size()) if rank != self._me]
         self._peers = {rank: _Peer(now, now) for rank in ranks}
         self._out = {rank: SendLane(group, rank, 0, deadline=timeout, meter=Meter()) for rank in ranks}
-        self._in = {rank: ReceiveLane(group, rank, 0, most=_MOST, deadline=timeout, meter=Meter()) for rank in ranks}
+        self._in = {rank: ReceiveLane(group, rank, 0, most=MOST, deadline=timeout, meter=Meter()) for rank in ranks}
         self._mouths: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {
             rank: queue.SimpleQueue() for rank in ranks
         }
@@ -265,7 +240,7 @@ class Control:
         since, until = self._stood_still
         if time.monotonic() - until < self._timeout:
             text += f"; this rank itself had stood still for {until - since:.1f} s"
-        return _FAILURES[cause.kind](f"{text}; this rank, {self._me}, was at {self._where}")
+        return FAILURES[cause.kind](f"{text}; this rank, {self._me}, was at {self._where}")
 
     def _end(self, error: BaseException, cause: Cause) -> None:
         """Notes the first failure, wakes everybody here and tells the cause to all others."""
@@ -325,7 +300,7 @@ class Control:
                     message = {"kind": "alive", "step": 0, "value": None}
                 if message is None:
                     return
-                lane.send([_bytes({**message, **self._report()})])
+                lane.send([written({**message, **self._report()})])
         except PeerLost:
             return  # what the rank said before its connection broke is still to be read, by the thread that listens
         except StallError as error:
@@ -338,7 +313,7 @@ class Control:
     def _listen(self, rank: int) -> None:
         try:
             while True:
-                message = _message(self._in[rank].receive())
+                message = read(self._in[rank].receive())
                 self._note(self._peers[rank], message)
                 self._take(rank, message)
         except (PeerLost, StallError):
@@ -356,7 +331,7 @@ class Control:
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         kind, value, peer = message["kind"], message["value"], self._peers[rank]
         if kind == "failed":
-            cause = _cause(value)
+            cause = cause_in(value)
             self._settle(rank)
             self._end(self._error(cause, rank), cause)
         elif kind == "noted":
@@ -433,33 +408,3 @@ class Control:
                 return last
             last = following
         return rank
-
-
-def _cause(value: Any) -> Cause:
-    try:
-        cause = Cause(str(value["kind"]), int(value["rank"]), str(value["text"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise PacketError(f"a control message that makes no sense: {value!r:.200}") from error
-    if cause.kind not in _FAILURES:
-        raise PacketError(f"a control message with a failure of an unknown kind: {cause.kind!r:.50}")
-    return cause
-
-
-def _bytes(message: dict[str, Any]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
-
-
-def _message(received: Tensor) -> dict[str, Any]:
-    """Reads a message.
-
-    Raises:
-        PacketError: it is none.
-    """
-    try:
-        message = json.loads(bytes(received.numpy().data))
-        right = all(isinstance(message[name], kind) for name, kind in _FIELDS.items()) and "value" in message
-    except (ValueError, KeyError, TypeError) as error:
-        raise PacketError(f"a control message that makes no sense: {error}") from error
-    if not right:
-        raise PacketError(f"a control message that makes no sense: {message!r:.200}")
-    return message  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.randomness import DrawingHabits
 from thinpipe.runtime.step import Step, Team
 from thinpipe.runtime.worker import Station
-from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers
+from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
 from thinpipe.stages.microbatch import Batch
 from thinpipe.stages.profile import Device, balance_by_time
 from thinpipe.stages.split import split, verify_devices, verify_sequential
@@ -184,22 +184,10 @@ class Pipe(nn.Module):
         recomputed = self._recomputed(m)
         deferred = [layer for stage in team.stages for layer in deferred_layers(stage.module)] if self.training else []
         team.crew.check_caller()
-        with team.busy:
-            for layer in deferred:
-                layer.begin()
-            try:
-                if len(team.stages) == 1 and m == 1 and not recomputed:
-                    output = self._directly(batch)
-                else:
-                    output = self._piped(team, batch, recomputed)
-            except BaseException:
-                for layer in deferred:
-                    layer.discard()
-                raise
-            with torch.no_grad():
-                for layer in deferred:
-                    layer.commit()
-        return output
+        with team.busy, one_batch(deferred):
+            if len(team.stages) == 1 and m == 1 and not recomputed:
+                return self._directly(batch)
+            return self._piped(team, batch, recomputed)
 
     def _current_team(self, input: Any) -> Team:
         """Finds who runs the stages; chooses the balance if nobody did, and cuts again if a layer was replaced."""

@@ -45,7 +45,7 @@ from thinpipe.runtime.ways import Ways, open_ways
 from thinpipe.runtime.whereabouts import Doing, Whereabouts
 from thinpipe.runtime.worker import Station, Worker
 from thinpipe.schedule import Action, ActionList, Kind, plan, validate
-from thinpipe.stages.batchnorm import Deferred, defer_batch_norm
+from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
 from thinpipe.stages.microbatch import Batch
 
 _JOIN = 2.0
@@ -137,7 +137,6 @@ class Pipeline(nn.Module):
             verify_choice(grad_codec)
             self.device = _device(device)
             self.assembly = assemble(stages, balance, map, rank=self.rank, world=self.world, device=self.device)
-            model_digest = fingerprint(list(stages))
             n = len(self.assembly.stages)
             self._recomputed = _recomputed(checkpoint, n)
             self._plans: dict[int, list[ActionList]] = {}
@@ -156,39 +155,53 @@ class Pipeline(nn.Module):
         self._where = Whereabouts(self.assembly.workers)
         self._steps = self._norms = 0
         self.statistics: Statistics | None = None
-        from thinpipe import __version__
-
         try:
-            agree(
-                talk,
-                {
-                    "version of thinpipe": __version__,
-                    "number of chunks": chunks,
-                    "schedule": schedule,
-                    "micro-batches ahead": ahead,
-                    "map of stages to ranks": list(self.assembly.workers),
-                    "layers of the stages": self.assembly.layers,
-                    "codecs": [[e.source, e.target, *specs] for e, specs in specs_of(self._crossings).items()],
-                    "recomputed stages": sorted(self._recomputed),
-                    "model (a digest of names, shapes and types)": model_digest,
-                    "gradient scaler": scaler is not None,
-                    "trace": trace is not None,
-                },
-                timeout=start_timeout,
-            )
+            agree(talk, self._terms(fingerprint(list(stages)), traced=trace is not None), timeout=start_timeout)
             data = meet(group, "data", timeout=start_timeout)
         except BaseException:
             part(talk)
             raise
+        self._connect(talk, data, timeout=timeout, patience=patience, throttle=throttle, trace=trace)
+
+    def _terms(self, model: str, *, traced: bool) -> dict[str, Any]:
+        """Lists what must be the same on all ranks, by names for people."""
+        from thinpipe import __version__
+
+        return {
+            "version of thinpipe": __version__,
+            "number of chunks": self.chunks,
+            "schedule": self.schedule,
+            "micro-batches ahead": self.ahead,
+            "map of stages to ranks": list(self.assembly.workers),
+            "layers of the stages": self.assembly.layers,
+            "codecs": [[e.source, e.target, *specs] for e, specs in specs_of(self._crossings).items()],
+            "recomputed stages": sorted(self._recomputed),
+            "model (a digest of names, shapes and types)": model,
+            "gradient scaler": self.scaler is not None,
+            "trace": traced,
+        }
+
+    def _connect(
+        self,
+        talk: dist.ProcessGroup,
+        data: dist.ProcessGroup,
+        *,
+        timeout: float,
+        patience: float,
+        throttle: Callable[[], Throttle] | None,
+        trace: str | Path | None,
+    ) -> None:
+        """Opens everything that joins this rank to the others, and makes shared weights equal."""
         self._trace = RankTrace(self.rank, trace, talk)
         self._control = Control(talk, self._where, timeout=timeout, patience=patience)
         self._ways: Ways = open_ways(
             data, self.assembly, self._crossings, self.device, timeout=patience, throttle=throttle
         )
+        specs = (spec for pair in specs_of(self._crossings).values() for spec in pair)
         self._post = Post(
             self._ways.outgoing,
             self._ways.incoming,
-            specs=frozenset(spec for pair in specs_of(self._crossings).values() for spec in pair if spec is not None),
+            specs=frozenset(spec for spec in specs if spec is not None),
             where=self._where,
             failed=self._control.broken,
             tracer=self._trace.tracer,
@@ -228,7 +241,7 @@ class Pipeline(nn.Module):
             step = self._prepare(inputs, targets, train=True)
             self._ties.set_gradients_aside()
             step.lend_gradients()
-            with self._one_batch_for_batch_norm():
+            with one_batch(deferred_layers(self)):
                 step.run(self._actions(train=True), train=True)
             self._post.flush()
             step.leave_gradients()
@@ -365,22 +378,6 @@ class Pipeline(nn.Module):
         told = None if loss is None else (float(loss), str(loss.dtype).removeprefix("torch."))
         self._control.tell("loss", self._steps - 1, told)
         return loss
-
-    @contextmanager
-    def _one_batch_for_batch_norm(self) -> Iterator[None]:
-        """Has deferred BatchNorm layers move their running statistics once, at the end of what is surrounded."""
-        deferred = [layer for layer in self.modules() if isinstance(layer, Deferred)]
-        for layer in deferred:
-            layer.begin()
-        try:
-            yield
-        except BaseException:
-            for layer in deferred:
-                layer.discard()
-            raise
-        with torch.no_grad():
-            for layer in deferred:
-                layer.commit()
 
     def _finish(self, step: RankStep, began: float) -> None:
         self._randomness.settle(recomputes=bool(self._recomputed))

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from thinpipe.codecs import Codec
@@ -30,6 +30,7 @@ from thinpipe.links import Closed
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.buffers import BufferGuard, Snapshot
 from thinpipe.runtime.crossing import AS_IT_IS, Crossing
+from thinpipe.runtime.graph import Graph, is_leaf_of_graph, loosened, take_grad
 from thinpipe.runtime.identity import Place, apart, copied, place, versions_of
 from thinpipe.runtime.parameters import Aliases
 from thinpipe.runtime.parcel import (
@@ -67,27 +68,6 @@ class Link(Protocol):
         """Raises ``Closed`` if the step has failed."""
 
 
-class _Loose(torch.autograd.Function):
-    """The identity. A layer may work in place on its result, where it may not on a leaf.
-
-    On the CPU it gives the leaf its gradient itself: autograd would copy it first, being unsure who else has it. On a
-    GPU that is left to autograd, which minds the streams.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.leaf = x if x.device.type == "cpu" else None
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor | None:
-        (grad,) = grads
-        if ctx.leaf is None:
-            return grad
-        ctx.leaf.grad = grad if ctx.leaf.grad is None else ctx.leaf.grad + grad
-        return None
-
-
 @dataclass(frozen=True)
 class Inputs:
     """What a stage received of one micro-batch, on its own device: one entry an edge, that of the stage before first.
@@ -101,14 +81,6 @@ class Inputs:
     specs: list[TreeSpec]
     wants_grad: list[list[bool]]
     stashed: bool
-
-
-@dataclass
-class Graph:
-    """The graph of one micro-batch: where its gradients come out, and where they go in."""
-
-    leaves: list[list[Any]]
-    outputs: list[list[GradientEdge | None]]
 
 
 @dataclass(frozen=True)
@@ -282,7 +254,7 @@ class Worker:
             for values, wants in zip(inputs.leaves, inputs.wants_grad, strict=True)
         ]
         with torch.enable_grad():
-            loose = [[_Loose.apply(x) if _is_leaf_of_graph(x) else x for x in values] for values in leaves]  # type: ignore[no-untyped-call]
+            loose = [[loosened(x) for x in values] for values in leaves]
         with self.aliases.in_place():
             outputs = self._compute(loose, inputs, grad=True)
         edges = [
@@ -362,8 +334,8 @@ class Worker:
             else:
                 torch.autograd.backward(edges, grads, retain_graph=keep_graph)
         for edge, leaves, chosen in zip(self._ins, graph.leaves, codecs, strict=True):
-            if any(map(_is_leaf_of_graph, leaves)):
-                own = Grads([_take_grad(x) for x in leaves], mark_ready([self.stage.device]))
+            if any(map(is_leaf_of_graph, leaves)):
+                own = Grads([take_grad(x) for x in leaves], mark_ready([self.stage.device]))
                 crossing = self._station.crossings.get(edge)
                 pack = None if crossing is None else partial(crossing.pack_grads, codecs=chosen)
                 link.send(back(edge, i), own, pack)
@@ -378,14 +350,3 @@ class Worker:
             crossing = self._station.crossings.get(edge)
             came_as = [origins.get(place(x)) for x in leaves]
             link.send(there(edge, i), parcel, None if crossing is None else partial(crossing.pack, came_as=came_as))
-
-
-def _is_leaf_of_graph(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
-def _take_grad(value: Any) -> Tensor | None:
-    if not _is_leaf_of_graph(value):
-        return None
-    grad, value.grad = value.grad, None
-    return grad  # type: ignore[no-any-return]

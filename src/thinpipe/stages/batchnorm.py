@@ -8,7 +8,8 @@ exactly as plain BatchNorm moves them on one device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -144,3 +145,20 @@ def defer_batch_norm(module: nn.Module) -> None:
 def deferred_layers(module: nn.Module) -> Iterator[Deferred]:
     """Finds the deferred layers inside a module."""
     return (layer for layer in module.modules() if isinstance(layer, Deferred))
+
+
+@contextmanager
+def one_batch(layers: Iterable[Deferred]) -> Iterator[None]:
+    """Has deferred layers move their running statistics once, at the end of what is surrounded, unless that fails."""
+    layers = list(layers)
+    for layer in layers:
+        layer.begin()
+    try:
+        yield
+    except BaseException:
+        for layer in layers:
+            layer.discard()
+        raise
+    with torch.no_grad():
+        for layer in layers:
+            layer.commit()

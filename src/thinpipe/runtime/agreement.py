@@ -14,8 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 
-from thinpipe.errors import DisagreementError, PeerError, StallError
+from thinpipe.errors import DisagreementError, PacketError, PeerError, StallError
 from thinpipe.links import hang_up
+
+_MOST = 1 << 20
+"""Bytes that a rank may tell about its pipeline."""
 
 
 def meet(group: dist.ProcessGroup, name: str, *, timeout: float) -> dist.ProcessGroup:
@@ -101,14 +104,31 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float
 
 
 def gathered(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> list[dict[str, Any]]:
-    """Collects plain values from all ranks."""
+    """Collects plain values from all ranks.
+
+    Raises:
+        PacketError: what a rank sent is no such thing, or longer than anybody has reason to send.
+        StallError: a rank did not come.
+    """
     own = torch.frombuffer(bytearray(json.dumps(dict(values)).encode()), dtype=torch.uint8)
-    sizes = _all(group, torch.tensor([own.numel()]), timeout)
-    most = int(torch.cat(sizes).max())
-    padded = torch.zeros(most, dtype=torch.uint8)
+    sizes = [int(size) for size in _all(group, torch.tensor([own.numel()]), timeout)]
+    for rank, size in enumerate(sizes):
+        if not 0 <= size <= _MOST:
+            raise PacketError(f"rank {rank} wants to tell {size} bytes about its pipeline; {_MOST} are the most")
+    padded = torch.zeros(max(sizes), dtype=torch.uint8)
     padded[: own.numel()] = own
     found = _all(group, padded, timeout)
-    return [json.loads(bytes(each[: int(size)].numpy().data)) for each, size in zip(found, sizes, strict=True)]
+    return [_read(rank, each[:size]) for rank, (each, size) in enumerate(zip(found, sizes, strict=True))]
+
+
+def _read(rank: int, told: Tensor) -> dict[str, Any]:
+    try:
+        values = json.loads(bytes(told.numpy().data))
+    except ValueError as error:
+        raise PacketError(f"rank {rank} told something about its pipeline that makes no sense: {error}") from error
+    if not isinstance(values, dict):
+        raise PacketError(f"rank {rank} told something about its pipeline that makes no sense: {values!r:.200}")
+    return values
 
 
 def _all(group: dist.ProcessGroup, own: Tensor, timeout: float) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """Accidents: bytes that are not a packet, or a packet that was damaged on its way. The checksum notices."""
 
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -60,10 +62,30 @@ def test_every_single_bit_of_a_packet_counts():
             Packet.from_bytes(damaged)
 
 
+def test_damage_anywhere_in_a_long_section_is_noticed():
+    """Long sections are summed by columns of words before the CRC is taken."""
+    message = bytes(thinpipe.codec("none").encode(torch.randn(5000)))
+    rng = random.Random(0)
+    for _ in range(500):
+        damaged = bytearray(message)
+        at = rng.randrange(len(message))
+        for k in range(at, min(len(message), at + rng.randrange(1, 4000))):
+            damaged[k] = rng.randrange(256)
+        if damaged != message:
+            with pytest.raises(PacketError):
+                Packet.from_bytes(damaged)
+
+
+def test_a_section_shifted_by_a_byte_is_noticed():
+    message = bytes(thinpipe.codec("none").encode(torch.randn(5000)))
+    with pytest.raises(PacketError, match="checksum"):
+        Packet.from_bytes(message[:-15_000] + message[-14_999:] + b"\0")
+
+
 def test_a_newer_version_is_told_apart_from_damage():
     message = bytearray(MESSAGES["none"])
-    message[4] = 2
-    assert "version 2, but this thinpipe reads version 1; update it" in refused(with_checksum(message))
+    message[4] = 3
+    assert "version 3, but this thinpipe reads version 2; update it" in refused(with_checksum(message))
     assert "not a packet" in refused(b"GET / HTTP/1.1\r\n\r\n")
 
 
@@ -79,6 +101,7 @@ def test_any_buffer_is_read_and_kept_apart(buffer):
 
 def test_three_thousand_mutated_packets_break_nothing():
     command = [sys.executable, str(FUZZER), "--packets", "3000", "--seed", "7", "--processes", "1"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    env = os.environ | {"PYTHONPATH": str(FUZZER.parent.parent)}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     assert "        0  broke the rule" in result.stdout

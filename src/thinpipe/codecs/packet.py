@@ -9,17 +9,17 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor
 
+from thinpipe.codecs.checksum import checksum
 from thinpipe.errors import CodecError, PacketError
 
 MAGIC = b"TPKT"
-VERSION = 1
+VERSION = 2
 MOST_DIMS = 32
 MOST_SECTIONS = 255
 MOST_SPEC = 1024
@@ -109,10 +109,7 @@ class Packet:
         """Lists the message's parts, flat ``uint8`` tensors on the CPU: the header, and the sections as they are."""
         header = bytearray(self.header())
         sections = [section.contiguous().cpu() for section in self.sections]
-        checksum = zlib.crc32(header)
-        for section in sections:
-            checksum = zlib.crc32(section.numpy().data, checksum)
-        struct.pack_into("<I", header, _CHECKSUM_AT, checksum)
+        struct.pack_into("<I", header, _CHECKSUM_AT, checksum(header, (section.numpy() for section in sections)))
         return [torch.frombuffer(header, dtype=torch.uint8), *sections]
 
     def __bytes__(self) -> bytes:
@@ -139,7 +136,7 @@ class Packet:
         data = message.numpy().data
         if len(data) < _FIXED.size:
             raise PacketError(f"a packet has at least {_FIXED.size} bytes, got {len(data)}")
-        magic, version, number, dims, spec_length, count, checksum = _FIXED.unpack_from(data)
+        magic, version, number, dims, spec_length, count, told = _FIXED.unpack_from(data)
         if magic != MAGIC:
             raise PacketError(f"not a packet: it begins with {bytes(magic)!r} instead of {MAGIC!r}")
         if version != VERSION:
@@ -155,11 +152,11 @@ class Packet:
             raise PacketError(f"a packet of {start + sum(lengths)} bytes has {len(data)}")
         header = bytearray(data[:start])
         struct.pack_into("<I", header, _CHECKSUM_AT, 0)
-        if zlib.crc32(data[start:], zlib.crc32(header)) != checksum:
+        sections = message[start:].split(list(lengths))
+        if checksum(header, (section.numpy() for section in sections)) != told:
             raise PacketError("the packet was damaged on its way: its checksum is wrong")
         order = tuple(header[start - spec_length - dims : start - spec_length])
         spec = header[start - spec_length :]
         if sorted(order) != list(range(dims)) or not spec.isascii() or prod(max(1, size) for size in shape) >= 2**60:
             raise PacketError(f"a packet of an impossible tensor: shape {shape}, order {order}, codec {bytes(spec)!r}")
-        sections = message[start:].split(list(lengths))
         return cls(spec.decode("ascii"), DTYPES[number], torch.Size(shape), order, tuple(sections))

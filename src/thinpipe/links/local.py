@@ -54,10 +54,18 @@ class LocalLink(Generic[T]):
                 self._changed.wait()
             return self._parcels.pop(address)
 
+    def has(self, address: Hashable) -> bool:
+        """Tells whether the parcel at the address is there."""
+        with self._changed:
+            return address in self._parcels
+
     def check(self) -> None:
         """Raises ``Closed`` if the step has failed."""
         if self._closed:
             raise Closed
+
+    def dispatch(self) -> None:
+        """Does nothing: a parcel is where it belongs as soon as it was sent."""
 
     def close(self) -> None:
         """Ends the step for everybody and drops what was under way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,6 +27,10 @@ class ReceiveLane(Lane):
         most: the longest message to be accepted, in bytes.
         deadline: seconds that the rest of a message may take once its head has come.
         meter: counts what is received.
+        take: called with each message, in order, from the lane's own thread: no other thread has to wake up for it.
+            The next one waits until it returns (default: messages wait for ``receive``).
+        failed: called, where ``take`` is, when there will be no more messages, with what ``receive`` would raise, or
+            what ``take`` itself has raised (default: nothing).
     """
 
     def __init__(
@@ -38,12 +43,16 @@ class ReceiveLane(Lane):
         most: int,
         deadline: float,
         meter: Meter,
+        take: Callable[[Tensor], None] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         super().__init__(group, peer, lane, window, deadline)
         self._most, self._meter = most, meter
+        self._take, self._failed = take, failed
         self._posted: deque[tuple[dist.Work, Tensor]] = deque()
         self._arrived: deque[Tensor] = deque()
         self._tail_since: float | None = None
+        self._broken: PeerLost | None = None
         for _ in range(window):
             self._post()
         self._start()
@@ -81,39 +90,63 @@ class ReceiveLane(Lane):
 
     def _post(self) -> None:
         with self._changed:
-            if self._failure is not None:
+            if self._failure is not None or self._broken is not None:
                 return
             head = torch.empty(self._forecast.size(), dtype=torch.uint8)
             head.numpy()[:HEADER_SIZE] = 0  # should the peer send too little, an old header must not be read
             try:
                 self._posted.append((self._group.recv([head], self._peer, self._head_tag), head))
             except RuntimeError as error:
-                self._fail(self._lost(error))
+                self._broken = self._lost(error)  # no failure yet: what was posted before may have come
             self._changed.notify_all()
 
     def _attend_one(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._posted or self._failure)
-            if not self._posted:
-                return False
-            work, head = self._posted[0]
-        content = None
+            self._changed.wait_for(lambda: self._posted or self._failure or self._broken)
+            posted = self._posted[0] if self._posted else None
+            if posted is None and self._broken is not None:
+                self._fail(self._broken)
         try:
-            self._await(work)
-            if self._failure is None:
-                content = self._complete(head)
+            # What is posted must be waited for even after a failure, which belongs to others as soon as it is known.
+            self._report()
+            if posted is None:
+                return False
+            content = self._awaited(*posted)
         except PeerLost as error:
             self._fail(error)
+            self._report()
             return False
         except Exception as error:
-            # Whatever it is belongs to those who wait; the receives that are posted must be kept all the same.
+            content = None
             self._fail(error)
         with self._changed:
             self._posted.popleft()
-            if content is not None and self._failure is None:
+            if content is not None and self._failure is None and self._take is None:
                 self._arrived.append(content)
             self._changed.notify_all()
+        if content is not None and self._failure is None and self._take is not None:
+            self._give(content, self._take)
+        self._report()
         return True
+
+    def _awaited(self, work: dist.Work, head: Tensor) -> Tensor | None:
+        self._await(work)
+        return self._complete(head) if self._failure is None else None
+
+    def _give(self, content: Tensor, take: Callable[[Tensor], None]) -> None:
+        try:
+            take(content)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._post()
+
+    def _report(self) -> None:
+        """Tells that there will be no more messages, once, and not if that was this end's own wish."""
+        if self._failure is not None and self._failed is not None:
+            failed, self._failed = self._failed, None
+            if not self._aborted:
+                failed(self._failure)
 
     def _complete(self, head: Tensor) -> Tensor:
         length = read_length(head, lane=self._lane, window=self._window, sequence=self._sequence, most=self._most)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -88,17 +89,22 @@ class Ambient:
                 self.streams[device].query()
             yield
 
-    @contextmanager
-    def computing(self, *, grad: bool) -> Iterator[None]:
+    def computing(self, *, grad: bool) -> AbstractContextManager[Any]:
         """Surrounds one forward of one micro-batch.
 
         Autocast is entered anew each time: its cache of cast weights must not outlive a pass without gradients, or the
         next pass with gradients would find weights there that are cut off from the graph.
         """
+        # A stack of contexts takes as long as a small layer; most callers have nothing to put on it.
+        graph = torch.enable_grad() if grad else torch.no_grad()
+        return self._stacked(graph) if self.inference or self.autocasts else graph
+
+    @contextmanager
+    def _stacked(self, graph: AbstractContextManager[Any]) -> Iterator[None]:
         with ExitStack() as stack:
             if self.inference:
                 stack.enter_context(torch.inference_mode())
             for cast in self.autocasts:
                 stack.enter_context(cast.entered())
-            stack.enter_context(torch.set_grad_enabled(grad))
+            stack.enter_context(graph)
             yield

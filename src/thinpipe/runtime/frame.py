@@ -16,6 +16,8 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -69,21 +71,12 @@ class Frame:
         Raises:
             BatchError: the nesting holds something that cannot travel.
         """
-        packets: list[Packet] = []
-
-        def number(leaf: Any) -> Any:
-            if isinstance(leaf, Packet):
-                packets.append(leaf)
-                return {"x": len(packets) - 1}
-            if not isinstance(leaf, _PLAIN):
-                raise BatchError(
-                    f"a {type(leaf).__name__} cannot cross a wire; a stage of a distributed pipeline returns tensors, "
-                    "numbers and texts in tuples, lists and dictionaries"
-                )
-            return {"v": leaf}
-
-        tree = _written(tree_unflatten(list(self.leaves), self.spec), number, MOST_DEPTH)
-        structure = json.dumps([tree, [int(wanted) for wanted in self.wants_grad]]).encode()
+        packets = [leaf for leaf in self.leaves if isinstance(leaf, Packet)]
+        if len(packets) == len(self.leaves):
+            # Nothing but tensors: the same text in every step.
+            structure = _text_of_tensors(self.spec, tuple(map(bool, self.wants_grad)))
+        else:
+            structure = _text(list(self.leaves), self.spec, self.wants_grad)
         if len(structure) > MOST_STRUCTURE or len(packets) > MOST_LEAVES:
             raise BatchError(
                 f"at most {MOST_LEAVES} tensors and {MOST_STRUCTURE} bytes of other values cross a wire at once, got "
@@ -108,20 +101,20 @@ class Frame:
         data = message.numpy().data
         if len(data) < _FIXED.size:
             raise PacketError(f"a frame has at least {_FIXED.size} bytes, got {len(data)}")
-        magic, version, cargo, stashed, step, edge, micro, length, count, checksum = _FIXED.unpack_from(data)
+        magic, version, cargo, stashed, step, edge, micro, length, packed, checksum = _FIXED.unpack_from(data)
         if magic != MAGIC or version != VERSION:
             raise PacketError(f"not a frame of version {VERSION}: it begins with {bytes(magic)!r}, version {version}")
-        if cargo not in set(Cargo) or length > MOST_STRUCTURE or count > MOST_LEAVES:
-            raise PacketError(f"a damaged frame: cargo {cargo}, a structure of {length} bytes, {count} packets")
+        if cargo not in set(Cargo) or length > MOST_STRUCTURE or packed > MOST_LEAVES:
+            raise PacketError(f"a damaged frame: cargo {cargo}, a structure of {length} bytes, {packed} packets")
         at = _FIXED.size + length
         head = bytearray(data[:at])
         _CHECKSUM.pack_into(head, _CHECKSUM_AT, 0)
         if zlib.crc32(head) != checksum:
             raise PacketError("the frame was damaged on its way: its checksum is wrong")
         packets: list[Packet] = []
-        for _ in range(count):
+        for _ in range(packed):
             if at + _LENGTH.size > len(data):
-                raise PacketError(f"a frame of {len(data)} bytes ends before its packet {len(packets)} of {count}")
+                raise PacketError(f"a frame of {len(data)} bytes ends before its packet {len(packets)} of {packed}")
             (size,) = _LENGTH.unpack_from(data, at)
             at += _LENGTH.size
             packets.append(Packet.from_tensor(message[at : min(at + size, len(data))]))
@@ -130,6 +123,33 @@ class Frame:
             raise PacketError(f"a frame of {at} bytes has {len(data)}")
         leaves, spec, wants = _structure(bytes(head[_FIXED.size :]), packets)
         return cls(Cargo(cargo), step, edge, micro, leaves, spec, wants, bool(stashed))
+
+
+class _Tensor:
+    """Stands for a tensor in a nesting."""
+
+
+@lru_cache(maxsize=64)
+def _text_of_tensors(spec: TreeSpec, wants_grad: tuple[bool, ...]) -> bytes:
+    return _text([_Tensor()] * spec.num_leaves, spec, wants_grad)
+
+
+def _text(leaves: list[Any], spec: TreeSpec, wants_grad: Sequence[bool]) -> bytes:
+    """Writes a nesting, its tensors numbered in order."""
+    numbers = count()
+
+    def written(leaf: Any) -> Any:
+        if isinstance(leaf, Packet | _Tensor):
+            return {"x": next(numbers)}
+        if not isinstance(leaf, _PLAIN):
+            raise BatchError(
+                f"a {type(leaf).__name__} cannot cross a wire; a stage of a distributed pipeline returns tensors, "
+                "numbers and texts in tuples, lists and dictionaries"
+            )
+        return {"v": leaf}
+
+    tree = _written(tree_unflatten(leaves, spec), written, MOST_DEPTH)
+    return json.dumps([tree, [int(wanted) for wanted in wants_grad]]).encode()
 
 
 def _structure(text: bytes, packets: list[Packet]) -> tuple[list[Any], TreeSpec, list[bool]]:

@@ -321,7 +321,8 @@ class Pipeline(nn.Module):
             self.scaler.scale(torch.zeros((), device=self.device))  # every rank's scaler begins at its first use
         self._post.begin(number)
         ambient = Ambient.capture([self.device])
-        step = RankStep(self._workers(len(rows), ambient, train=train), self._post, ambient, last, self._at)
+        workers = self._workers(len(rows), ambient, last, train=train)
+        step = RankStep(workers, self._post, ambient, last, self._at)
         if batch is not None:
             step.feed(batch)
             # Not sooner: the threads that say it would keep this one from its work, and nobody waits for it yet.
@@ -336,7 +337,7 @@ class Pipeline(nn.Module):
             raise BatchError("the batch is empty; a step needs at least one row")
         return batch
 
-    def _workers(self, m: int, ambient: Ambient, *, train: bool) -> dict[int, Worker]:
+    def _workers(self, m: int, ambient: Ambient, last: LastStage | None, *, train: bool) -> dict[int, Worker]:
         n = len(self.assembly.stages)
         self._randomness = self._drawing.step([self.device] * n, m, training=self.training)
         return {
@@ -347,6 +348,7 @@ class Pipeline(nn.Module):
                 recomputed=frozenset(range(m)) if train and j in self._recomputed else frozenset(),
                 wants_graph=train,
                 threads=torch.get_num_threads(),
+                ending=last.compare if last is not None and j == n - 1 else None,
             )
             for j, station in self._stations.items()
         }

@@ -4,8 +4,8 @@
 
     compute thread     F1.0 ─┬─ F1.1 ───── F1.2 ──          never packs, never sends, never unpacks
     packer of an edge        └─ encode ─ frame ─► lane
-                                                    lane ─► frame ─ decode ─┐     opener of an edge
-                                                    F2.0 waits for .........┴─ F2.0 ──
+                                                    lane ─ frame ─ decode ─┐      the lane's own thread
+                                                    F2.0 waits for ........┴─ F2.0 ──
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,6 +34,13 @@ from thinpipe.trace import NO_TRACE, AnyTracer
 
 Item: TypeAlias = Parcel | Grads
 Pack: TypeAlias = Callable[[Any], Any]
+
+
+class Opening(Protocol):
+    """Opens a lane into this rank, given who takes its messages."""
+
+    def __call__(self, *, take: Callable[[Tensor], None], failed: Callable[[Exception], None]) -> ReceiveLane:
+        """Opens it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class Post:
 
     Args:
         outgoing: the ways out, each with its lane.
-        incoming: the ways in, each with its lane.
+        incoming: the ways in, each with what opens its lane.
         specs: the codecs that may be met; any other is refused.
         where: told what the rank waits for.
         failed: told what went wrong in a thread, and the rank at the other end of its way.
@@ -73,7 +81,7 @@ class Post:
     def __init__(
         self,
         outgoing: Sequence[tuple[Way, SendLane]],
-        incoming: Sequence[tuple[Way, ReceiveLane]],
+        incoming: Sequence[tuple[Way, Opening]],
         *,
         specs: frozenset[str],
         where: Whereabouts,
@@ -85,32 +93,25 @@ class Post:
         self.step = 0
         self._inbox: LocalLink[Item] = LocalLink()
         self._where, self._failed = where, failed
-        self._outgoing, self._incoming = outgoing, incoming
+        self._outgoing = outgoing
         self._meters = {(way.edge, way.cargo): way.meter for way, _ in incoming}
         self._codecs: dict[str, Codec] = {spec: codec(spec) for spec in specs | {"none"}}
         # The codecs of gradients that are to come, for the activations that were sent.
         self._expected: dict[Hashable, list[Codec | None]] = {}
         self._todo: dict[tuple[Edge, Cargo], queue.SimpleQueue[Any]] = {}
+        self._held: list[tuple[queue.SimpleQueue[Any], Any]] = []
         self._idle = threading.Condition()
         self._packing = 0
         self._threads: list[threading.Thread] = []
         for way, lane in outgoing:
             self._todo[way.edge, way.cargo] = queue.SimpleQueue()
-            self._start(self._pack_all, way, lane)
-        for way, receiver in incoming:
-            self._start(self._open_all, way, receiver)
-
-    def _start(self, target: Callable[..., None], way: Way, lane: SendLane | ReceiveLane) -> None:
-        def run() -> None:
-            try:
-                target(way, lane)
-            except Closed:
-                pass
-            except BaseException as error:
-                self._failed(error, way.peer)
-
-        self._threads.append(threading.Thread(target=run, daemon=True, name=f"thinpipe {target.__name__[1:]}"))
-        self._threads[-1].start()
+            packer = threading.Thread(target=self._pack_all, args=(way, lane), daemon=True, name="thinpipe pack")
+            packer.start()
+            self._threads.append(packer)
+        self._receivers = [
+            opening(take=partial(self._open, way, Stager(way.device)), failed=partial(self._lost, way))
+            for way, opening in incoming
+        ]
 
     # -- what a worker uses --------------------------------------------------------------------------------------------
 
@@ -122,6 +123,8 @@ class Post:
     def send(self, address: Address, parcel: Item, pack: Pack | None = None) -> None:
         """Leaves a parcel for a stage, of this rank or another, and returns at once.
 
+        What goes to another rank leaves with the next ``dispatch``, or when the caller waits for something.
+
         Args:
             address: where it goes.
             parcel: what is sent.
@@ -131,9 +134,21 @@ class Post:
         if todo is None:
             self._inbox.send((self.step, address), parcel, pack)
             return
+        self._held.append((todo, (self.step, address.micro, parcel, pack)))
+
+    def dispatch(self) -> None:
+        """Sends off what was left so far.
+
+        A packer that began at once would take the interpreter's lock, again and again, from a compute thread that has
+        yet to prepare its next computation; during the computation nobody minds.
+        """
+        if not self._held:
+            return
         with self._idle:
-            self._packing += 1
-        todo.put((self.step, address.micro, parcel, pack))
+            self._packing += len(self._held)
+        for todo, job in self._held:
+            todo.put(job)
+        self._held.clear()
 
     def receive(self, address: Address) -> Any:
         """Takes the parcel at the address, waiting for it if need be.
@@ -141,6 +156,8 @@ class Post:
         Raises:
             Closed: something failed.
         """
+        if not self._inbox.has((self.step, address)):
+            self.dispatch()
         self._where.awaits(address)
         began = time.perf_counter()
         item = self._inbox.receive((self.step, address))
@@ -162,6 +179,7 @@ class Post:
         Raises:
             Closed: something failed.
         """
+        self.dispatch()
         self._where.at(f"sending the last data of step {self.step}")
         with self._idle:
             while self._packing:
@@ -182,7 +200,7 @@ class Post:
             todo.put(None)
         for _, lane in self._outgoing:
             lane.abort()
-        for _, receiver in self._incoming:
+        for receiver in self._receivers:
             receiver.abort()
 
     def join(self, until: float) -> None:
@@ -197,21 +215,30 @@ class Post:
 
     def _pack_all(self, way: Way, lane: SendLane) -> None:
         stager, todo = Stager(way.device), self._todo[way.edge, way.cargo]
-        while (job := todo.get()) is not None:
-            step, i, item, pack = job
-            name = _action(way, i)
-            began = time.perf_counter()
-            frame = self._framed(way, stager, step, i, item, pack)
-            parts = frame.parts()
-            done = time.perf_counter()
-            size = sum(part.numel() for part in parts)
-            way.meter.count(raw=_raw_bytes(frame), encode=done - began)
-            self.tracer.add("encode", name, began, done, step=step)
-            lane.send(parts, self._noting(way, name, done, step=step, bytes=size))
-            del job, item, frame, parts
-            with self._idle:
-                self._packing -= 1
-                self._idle.notify_all()
+        try:
+            while (job := todo.get()) is not None:
+                self._pack_one(way, lane, stager, *job)
+                del job
+                with self._idle:
+                    self._packing -= 1
+                    self._idle.notify_all()
+        except Closed:
+            pass
+        except BaseException as error:
+            self._failed(error, way.peer)
+
+    def _pack_one(
+        self, way: Way, lane: SendLane, stager: Stager, step: int, i: int, item: Item, pack: Pack | None
+    ) -> None:
+        name = _action(way, i)
+        began = time.perf_counter()
+        frame = self._framed(way, stager, step, i, item, pack)
+        parts = frame.parts()
+        done = time.perf_counter()
+        size = sum(part.numel() for part in parts)
+        way.meter.count(raw=_raw_bytes(frame), encode=done - began)
+        self.tracer.add("encode", name, began, done, step=step)
+        lane.send(parts, self._noting(way, name, done, step=step, bytes=size))
 
     def _noting(self, way: Way, name: str, began: float, **details: int) -> Callable[[], None] | None:
         """Makes what notes that a message has left, for the trace."""
@@ -234,23 +261,23 @@ class Post:
             return Frame(way.cargo, step, way.number, i, leaves, item.spec, item.wants_grad, item.stashed)
         return Frame(way.cargo, step, way.number, i, leaves, tree_flatten(leaves)[1], ())
 
-    def _open_all(self, way: Way, lane: ReceiveLane) -> None:
-        stager = Stager(way.device)
-        while True:
-            message = lane.receive()
-            began = time.perf_counter()
-            frame = Frame.read(message)
-            if (frame.cargo, frame.edge) != (way.cargo, way.number):
-                raise PacketError(
-                    f"rank {way.peer} sent {frame.cargo.name} of edge {frame.edge} where {way.cargo.name} of edge "
-                    f"{way.number} was expected"
-                )
-            item = self._opened(way, stager, frame)
-            done = time.perf_counter()
-            way.meter.count(raw=_raw_bytes(frame), decode=done - began)
-            self.tracer.add("decode", _action(way, frame.micro), began, done, step=frame.step)
-            self._inbox.send((frame.step, Address(way.edge, frame.micro, way.cargo)), item)
-            del message, frame, item
+    def _lost(self, way: Way, error: Exception) -> None:
+        if not isinstance(error, Closed):
+            self._failed(error, way.peer)
+
+    def _open(self, way: Way, stager: Stager, message: Tensor) -> None:
+        began = time.perf_counter()
+        frame = Frame.read(message)
+        if (frame.cargo, frame.edge) != (way.cargo, way.number):
+            raise PacketError(
+                f"rank {way.peer} sent {frame.cargo.name} of edge {frame.edge} where {way.cargo.name} of edge "
+                f"{way.number} was expected"
+            )
+        item = self._opened(way, stager, frame)
+        done = time.perf_counter()
+        way.meter.count(raw=_raw_bytes(frame), decode=done - began)
+        self.tracer.add("decode", _action(way, frame.micro), began, done, step=frame.step)
+        self._inbox.send((frame.step, Address(way.edge, frame.micro, way.cargo)), item)
 
     def _opened(self, way: Way, stager: Stager, frame: Frame) -> Item:
         with stager.beside({}):

@@ -54,8 +54,20 @@ class LastStage:
         wide = torch.promote_types(self.losses[0][0].dtype, torch.float32)
         return torch.stack([(loss * share).reshape(()).to(wide) for loss, share in self.losses]).sum()
 
+    def compare(self, i: int, output: Any) -> tuple[Tensor, Tensor]:
+        """Computes the loss of a micro-batch; with it comes its weight by rows, which it goes backward with."""
+        loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise BatchError(f"loss_fn must return one number, the mean over the rows, got {_shape(loss)}")
+        share = self.rows[i] / sum(self.rows)
+        self.losses.append((loss.detach(), share))
+        return loss, self.scale(loss.new_full(loss.shape, share))
+
     def after_forward(self, i: int, post: Post, ambient: Ambient, *, train: bool) -> None:
-        """Computes the loss of a micro-batch, weighted by its rows, and sends its gradient backward."""
+        """Takes the output of a micro-batch that was computed without a graph, and sends a gradient back for it.
+
+        It is computed once, here: a recomputation of the stage must not call ``loss_fn`` again.
+        """
         parcel: Parcel = post.receive(there(self.edge, i))
         leaves = parcel.fetched(Mover(self.device))
         if self.targets is None and not train:
@@ -64,15 +76,10 @@ class LastStage:
         grads = [isinstance(x, Tensor) and wanted for x, wanted in zip(leaves, parcel.wants_grad, strict=True)]
         starts = [x.detach().requires_grad_() if wanted else x for x, wanted in zip(leaves, grads, strict=True)]
         with ambient.computing(grad=train):
-            output = tree_unflatten(starts, parcel.spec)
-            loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                raise BatchError(f"loss_fn must return one number, the mean over the rows, got {_shape(loss)}")
-        share = self.rows[i] / sum(self.rows)
-        self.losses.append((loss.detach(), share))
+            loss, weight = self.compare(i, tree_unflatten(starts, parcel.spec))
         if train and any(grads):
             if loss.requires_grad:
-                torch.autograd.backward(loss, self.scale(loss.new_full(loss.shape, share)))
+                torch.autograd.backward(loss, weight)
             arrived = [x.grad if wanted else None for x, wanted in zip(starts, grads, strict=True)]
             post.send(back(self.edge, i), Grads(arrived, mark_ready([self.device])))
 
@@ -124,9 +131,11 @@ class RankStep:
         self.doing(action)
         self.post.check()
         began, stalled = time.perf_counter(), self.post.stalled
-        self.workers[action.stage].execute(action, self.post)
-        if self.last is not None and action.kind is Kind.FORWARD and action.stage == self.last.edge.source:
-            self.last.after_forward(action.micro, self.post, self.ambient, train=train)
+        worker = self.workers[action.stage]
+        worker.execute(action, self.post)
+        last = self.last if action.kind is Kind.FORWARD else None
+        if last is not None and action.stage == last.edge.source and not worker.has_ended(action.micro):
+            last.after_forward(action.micro, self.post, self.ambient, train=train)
         done = time.perf_counter()
         # An action first waits for what it needs, and then computes.
         began += self.post.stalled - stalled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from thinpipe.links import Meter, ReceiveLane, SendLane, Throttle
 from thinpipe.runtime.assembly import Assembly
 from thinpipe.runtime.crossing import Crossing
 from thinpipe.runtime.parcel import Cargo, Edge
-from thinpipe.runtime.post import Way
+from thinpipe.runtime.post import Opening, Way
 
 MOST = 1 << 34
 """Bytes of a message; one that claims to have more is refused."""
@@ -23,7 +24,7 @@ class Ways:
     """The ways out of and into one rank, and the emulated links to others that they share."""
 
     outgoing: list[tuple[Way, SendLane]] = field(default_factory=list)
-    incoming: list[tuple[Way, ReceiveLane]] = field(default_factory=list)
+    incoming: list[tuple[Way, Opening]] = field(default_factory=list)
     links: dict[int, Throttle] = field(default_factory=dict)
 
     @property
@@ -66,7 +67,6 @@ def open_ways(
                 sender = SendLane(group, peer, lane, deadline=timeout, throttle=ways.links.get(peer), meter=way.meter)
                 ways.outgoing.append((way, sender))
             else:
-                ways.incoming.append(
-                    (way, ReceiveLane(group, peer, lane, most=MOST, deadline=timeout, meter=way.meter))
-                )
+                opening = partial(ReceiveLane, group, peer, lane, most=MOST, deadline=timeout, meter=way.meter)
+                ways.incoming.append((way, opening))
     return ways

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -66,6 +66,13 @@ class Link(Protocol):
 
     def check(self) -> None:
         """Raises ``Closed`` if the step has failed."""
+
+    def dispatch(self) -> None:
+        """Sends off what was left so far: the worker will be busy with a computation from now on."""
+
+
+Ending: TypeAlias = Callable[[int, Any], tuple[Tensor, Tensor]]
+"""Called with a micro-batch and its output; returns where the backward begins, and the gradient it begins with."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,7 @@ class Worker:
         recomputed: the micro-batches whose activations are not kept.
         wants_graph: whether the caller wants gradients at all.
         threads: the number of intra-op threads it may use on the CPU.
+        ending: what the graphs of the last stage end in, a loss for instance (default: they end in the outputs).
     """
 
     def __init__(
@@ -131,6 +139,7 @@ class Worker:
         recomputed: frozenset[int],
         wants_graph: bool,
         threads: int,
+        ending: Ending | None = None,
     ) -> None:
         self.stage = station.stage
         self.doing: Action | None = None
@@ -141,6 +150,7 @@ class Worker:
         self._randomness = randomness
         self._recomputed = recomputed
         self._threads = threads
+        self._ending = ending
         self._ins = edges_into(self.stage)
         self._outs = edges_out_of(self.stage)
         self._kept: dict[int, Kept] = {}
@@ -151,6 +161,8 @@ class Worker:
         self._untouched: dict[Place, Coded | str] = {}
         # For which leaves a gradient was asked: one comes back for exactly the edges that have any.
         self._asked: dict[int, list[list[bool]]] = {}
+        # The gradients of the micro-batches that have come to their ending.
+        self._ends: dict[int, Tensor] = {}
 
     def run(self, actions: Sequence[Action], link: Link, *, keep_graph: bool = False) -> None:
         """Executes actions in order, in the caller's surroundings.
@@ -177,9 +189,10 @@ class Worker:
             if action.kind is Kind.FORWARD:
                 self._forward(action.micro, link)
             elif action.kind is Kind.RECOMPUTE:
-                self._recompute(action.micro)
+                self._recompute(action.micro, link)
             elif action.kind is Kind.WEIGHT:
                 if (work := self._owed.pop(action.micro, None)) is not None:
+                    link.dispatch()
                     work()
             else:
                 # Who wants the backward again wants all of it: then W finds nothing left to do.
@@ -191,22 +204,36 @@ class Worker:
             error.add_note(f"raised in {self.stage}, doing {action}")
             raise
 
+    def has_ended(self, i: int) -> bool:
+        """Tells whether the graph of a micro-batch goes on to the ending, and its output went nowhere."""
+        return i in self._ends
+
     def _forward(self, i: int, link: Link) -> None:
         inputs = self._receive(i, link)
         trains = self.aliases is not None and (self.aliases.parameters or any(map(any, inputs.wants_grad)))
         if not trains:
             with entered(Phase.ORDINARY, i), self._randomness.first(i, repeated=False):
-                outputs = self._compute(inputs.leaves, inputs, grad=False)
+                outputs = self._compute(inputs.leaves, inputs, link, grad=False)
             asked = [[False] * len(tree_leaves(tree)) for tree in outputs]
         elif i in self._recomputed:
-            outputs = self._checkpoint(i, inputs)
+            outputs = self._checkpoint(i, inputs, link)
             asked = [[can_have_grad(x) for x in tree_leaves(tree)] for tree in outputs]
         else:
             with entered(Phase.ORDINARY, i), self._randomness.first(i, repeated=False):
-                self._graphs[i], outputs = self._build(inputs)
+                self._graphs[i], outputs = self._build(inputs, link)
+            if self._ending is not None:
+                self._end(i, outputs[0], self._ending)
+                return
             asked = [[edge is not None for edge in edges] for edges in self._graphs[i].outputs]
         self._asked[i] = asked
         self._send(i, outputs, asked, link)
+
+    def _end(self, i: int, output: Any, ending: Ending) -> None:
+        """Lets the graph go on to its ending, from which the gradient will come: nobody else gets the output."""
+        with self._ambient.computing(grad=True):
+            end, grad = ending(i, output)
+        self._graphs[i].outputs = [[get_gradient_edge(end) if end.requires_grad else None]]
+        self._ends[i] = grad
 
     def _receive(self, i: int, link: Link) -> Inputs:
         parcels = [link.receive(there(edge, i)) for edge in self._ins]
@@ -224,12 +251,13 @@ class Worker:
         crossing = self._station.crossings.get(edge)
         return [None if crossing is None else crossing.grad_codec(k, x) for k, x in enumerate(parcel.leaves)]
 
-    def _compute(self, leaves: list[list[Any]], inputs: Inputs, *, grad: bool) -> list[Any]:
+    def _compute(self, leaves: list[list[Any]], inputs: Inputs, link: Link, *, grad: bool) -> list[Any]:
         """Runs the layers on what stands for the inputs' leaves; returns the nesting that goes out on each edge."""
         trees = [tree_unflatten(values, spec) for values, spec in zip(leaves, inputs.specs, strict=True)]
         skips = {edge.skip: tree for edge, tree in zip(self._ins[1:], trees[1:], strict=True) if edge.skip is not None}
         store = SkipStore(skips)
         versions = [versions_of(values) for values in leaves]
+        link.dispatch()
         with self._ambient.computing(grad=grad), skips_in(store):
             value = self.stage.module(trees[0])
         changed = [before != versions_of(values) for before, values in zip(versions, leaves, strict=True)]
@@ -246,7 +274,7 @@ class Worker:
         }
         return [value, *(store.stashed[edge.skip] for edge in self._outs if edge.skip is not None)]
 
-    def _build(self, inputs: Inputs) -> tuple[Graph, list[Any]]:
+    def _build(self, inputs: Inputs, link: Link) -> tuple[Graph, list[Any]]:
         """Runs the layers and keeps the graph."""
         assert self.aliases is not None
         leaves = [
@@ -256,14 +284,14 @@ class Worker:
         with torch.enable_grad():
             loose = [[loosened(x) for x in values] for values in leaves]
         with self.aliases.in_place():
-            outputs = self._compute(loose, inputs, grad=True)
+            outputs = self._compute(loose, inputs, link, grad=True)
         edges = [
             [get_gradient_edge(x) if isinstance(x, Tensor) and x.requires_grad else None for x in tree_leaves(tree)]
             for tree in outputs
         ]
         return Graph(leaves, edges), outputs
 
-    def _checkpoint(self, i: int, inputs: Inputs) -> list[Any]:
+    def _checkpoint(self, i: int, inputs: Inputs, link: Link) -> list[Any]:
         """Runs the layers without a graph, and keeps what it takes to run them again."""
         copies = self._station.changes_inputs is not False
         given = [[copied(x) for x in values] for values in inputs.leaves] if copies else inputs.leaves
@@ -275,7 +303,7 @@ class Worker:
             self._station.buffers.watched() as snapshot,
             results.gathered() if results is not None else nullcontext(),
         ):
-            outputs = self._compute(given, inputs, grad=False)
+            outputs = self._compute(given, inputs, link, grad=False)
         changed = versions != [versions_of(values) for values in given]
         self._station.changes_inputs = changed or bool(self._station.changes_inputs)
         if changed and not copies:
@@ -288,7 +316,7 @@ class Worker:
         self._kept[i] = Kept(replace(inputs, came_as=sources), snapshot, results)
         return outputs
 
-    def _recompute(self, i: int) -> None:
+    def _recompute(self, i: int, link: Link) -> None:
         kept = self._kept.get(i)
         if kept is None:
             return
@@ -304,21 +332,17 @@ class Worker:
             self._station.buffers.replayed(kept.buffers),
             kept.results.replayed() if kept.results is not None else nullcontext(),
         ):
-            self._graphs[i], _ = self._build(inputs)
+            self._graphs[i], _ = self._build(inputs, link)
 
     def _backward(self, i: int, link: Link, *, keep_graph: bool, split: bool) -> None:
-        arrived = [
-            link.receive(back(edge, i)).fetched(self._station.mover) if any(asked) else [None] * len(asked)
-            for edge, asked in zip(self._outs, self._asked[i], strict=True)
-        ]
+        arrived = self._arrived(i, link)
         graph = self._graphs.get(i)
         if not keep_graph or i in self._kept:
             self._graphs.pop(i, None)
         codecs = self._grad_codecs[i]
         if not keep_graph:
-            self._kept.pop(i, None)
-            self._asked.pop(i)
-            self._grad_codecs.pop(i)
+            for memory in (self._kept, self._asked, self._ends, self._grad_codecs):
+                memory.pop(i, None)
         if graph is None:
             return
         pairs = [
@@ -329,6 +353,7 @@ class Worker:
         ]
         if pairs:
             edges, grads = zip(*pairs, strict=True)
+            link.dispatch()
             if split:
                 self._owed[i] = input_backward(edges, grads, chain.from_iterable(graph.leaves))
             else:
@@ -339,6 +364,15 @@ class Worker:
                 crossing = self._station.crossings.get(edge)
                 pack = None if crossing is None else partial(crossing.pack_grads, codecs=chosen)
                 link.send(back(edge, i), own, pack)
+
+    def _arrived(self, i: int, link: Link) -> list[list[Tensor | None]]:
+        """Gives the gradients of everything that the stage has returned, waiting for them if need be."""
+        if i in self._ends:
+            return [[self._ends[i]]]
+        return [
+            link.receive(back(edge, i)).fetched(self._station.mover) if any(asked) else [None] * len(asked)
+            for edge, asked in zip(self._outs, self._asked[i], strict=True)
+        ]
 
     def _send(self, i: int, outputs: list[Any], asked: list[list[bool]], link: Link) -> None:
         trees, shared = apart(outputs) if len(outputs) > 1 else (outputs, False)

@@ -66,8 +66,9 @@ def test_rows_that_do_not_fit_the_devices_are_left_out_or_refused():
     assert "its rows are" in bench("unet-speed", "--tiny", "--rows", "pipeline-3", fails=True)
 
 
-def test_cells_on_cores_are_set_beside_their_ideal_and_torchgpipe(tmp_path):
-    words = ["--rows", "n2m1,n2m4,n8m4", "--fixed-batch", "8", "--rounds", "1"]
+def test_cells_on_cores_are_set_beside_their_ideal_and_torchgpipe(tmp_path, monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "65536")
+    words = ["--rows", "n2m1,n2m4", "--fixed-batch", "8", "--rounds", "1"]
     run = small("amoebanet-speed", *words, output=tmp_path)
     assert run["bench"] == BENCH
     by_row = {row["row"]: row for row in run["rows"]}
@@ -78,10 +79,23 @@ def test_cells_on_cores_are_set_beside_their_ideal_and_torchgpipe(tmp_path):
         assert row["speedup"] > 0 and row["of_ideal"] > 0 and row["total_over_largest"] >= 1
         assert len(row["settings"]["stage_forward_seconds"]) == len(row["settings"]["balance"])
         assert "torchgpipe" in row["machine"]["versions"]
-    assert by_row["n2m1"]["settings"]["checkpoint"] == "always"
-    assert by_row["n2m4"]["settings"]["checkpoint"] == "except_last"
+        assert row["settings"]["workers"] == "processes" and row["settings"]["schedule"] == "gpipe"
+        assert row["settings"]["environment"]["MALLOC_TOP_PAD_"] == "65536"
+        assert {len(seconds) for seconds in row["samples"].values()} == {1}
+    assert by_row["n2m1"]["settings"]["checkpoint"] == "always" and by_row["n2m1"]["notes"] == []
+    # Processes cannot keep the last micro-batch's activations alone: all variants recompute it, and the record says so.
+    assert by_row["n2m4"]["settings"]["checkpoint"] == "always"
+    assert "not all but the last" in by_row["n2m4"]["notes"][0]
     assert "one core" in by_row["n2m4"]["samples"] and "one core" not in by_row["n2m1"]["samples"]
-    assert (tmp_path / BENCH / "n8m4.json").exists()
+    assert (tmp_path / BENCH / "n2m4.json").exists()
+
+
+def test_threads_recompute_as_published(tmp_path):
+    words = ["--rows", "n8m4", "--fixed-batch", "8", "--rounds", "1", "--workers", "threads"]
+    row = small("amoebanet-speed", *words, output=tmp_path)["rows"][0]
+    assert row["settings"]["workers"] == "threads" and row["settings"]["pinned_to"] is None
+    assert row["settings"]["checkpoint"] == "except_last" and row["notes"] == []
+    assert 0 < row["ideal_partition"] <= row["ideal_equal_stages"] and row["speedup"] > 0
 
 
 def test_cells_take_another_model_size_of_images_and_checkpoint_mode():

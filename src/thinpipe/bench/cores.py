@@ -5,42 +5,71 @@ Each cell (n, m) times one training step of four variants in turns, each stage h
 ====================  ==================================================================================
 ``bare``              the network on one core, the whole batch at once: what the speed-up is over
 ``one core``          the network on one core, the same micro-batches as the pipeline's one after the other
-``thinpipe``          ``Pipe`` of n stages
-``torchgpipe``        ``GPipe`` of the same n stages, where it is installed
+``thinpipe``          n processes, a rank of ``Pipeline`` each; or ``Pipe``, whose n stages are threads
+``torchgpipe``        ``GPipe`` of the same n stages, threads, where it is installed
 ====================  ==================================================================================
+
+A step ends when the last parameter is updated. Threads of one process take turns in the interpreter, which a network of
+many small layers needs nearly all the time; processes do not, and on a machine that has a core for each of them, each
+stays on its own.
 
 The network is cut so that the largest stage is as small as can be, by the measured time of its layers. The ideal of
 that partition (see ``ideal``) is over ``one core``; what the smaller micro-batches gain or lose by themselves is
-``micro_batching``, so the speed-up over ``bare`` is at best the product of the two.
+``micro_batching``, so GPipe's speed-up over ``bare`` is at best the product of the two. Processes have the zero-bubble
+schedule: a stage computes the gradients of its weights while the stages before it go backward, even if there is but one
+micro-batch, and may do better than the ideal, which is that of GPipe's schedule.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
+import os
 import statistics
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from enum import StrEnum
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from thinpipe.balance import balance_cost, profile_times
+from thinpipe.bench.cores_ranks import own_cores, stage_ranks
+from thinpipe.bench.cores_work import Trainings, drawn
 from thinpipe.bench.devices import as_published
 from thinpipe.bench.ideal import equal_stages, partition
 from thinpipe.bench.measure import Samples, Track, Variant, in_turns
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import Workload
-from thinpipe.runtime.pipe import Pipe
 
 BENCH = "amoebanet-speed-cores"
+ALLOCATOR = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
+"""How the names of variables begin that decide how often memory goes back to the system and is asked for again."""
+
+
+ZERO_BUBBLE = "zb"
+
+
+class Workers(StrEnum):
+    """What the stages of ``thinpipe`` are."""
+
+    PROCESSES = "processes"
+    THREADS = "threads"
 
 
 def measure_cell(
-    table: Table, row: Row, *, rounds: int, profile_seconds: float = 2.0, seed: int = 0, track: Track = iter
+    table: Table,
+    row: Row,
+    *,
+    rounds: int,
+    workers: Workers = Workers.PROCESSES,
+    schedule: str = ZERO_BUBBLE,
+    reserve: int = 0,
+    profile_seconds: float = 2.0,
+    seed: int = 0,
+    track: Track = iter,
 ) -> Record:
     """Measures one cell of the table on the CPU.
 
@@ -48,31 +77,53 @@ def measure_cell(
         table: what all rows have in common.
         row: the cell; its balance is replaced by one for the times measured here.
         rounds: how often each variant is timed, after one that is not counted.
+        workers: what our stages are (default: processes).
+        schedule: of our processes; threads and torchgpipe have that of GPipe (default: ``zb``).
+        reserve: MiB that each process asks for before it is timed; see ``stage_ranks`` (default: 0).
         profile_seconds: about how long to measure the layers (default: 2).
         seed: of weights and data (default: 0).
         track: wraps the rounds in a progress bar (default: none).
+
+    Raises:
+        RankError: one of the processes failed; all are gone.
     """
-    torch.manual_seed(seed)
+    row, notes = _as_run(row, workers)
     n, m = row.n, row.m
     workload = Workload(table, row, [torch.device("cpu")] * n)
-    network = workload.network()
+    network, images, target = drawn(workload, seed)
     with as_published():
-        sample = workload.batch()[0][: -(-row.batch // m)]
+        sample = images[: -(-row.batch // m)]
         both = profile_times(network, sample, timeout=profile_seconds)
         forward = _forward_times(network, sample, profile_seconds / 2)
         recomputes = row.checkpoint == "always" or (row.checkpoint == "except_last" and m > 1)
         cost = [t + f for t, f in zip(both, forward, strict=True)] if recomputes else both
         balance = balance_cost(cost, n)
         workload = replace(workload, row=replace(row, balance=tuple(balance)))
-        samples = in_turns(_variants(workload, network), rounds=rounds, warm_up=1, track=track)
+        cores = own_cores(n) if workers is Workers.PROCESSES else None
+        trainings = Trainings(workload, network, images, target)
+        with ExitStack() as running:
+            variants = _variants(trainings)
+            if workers is Workers.PROCESSES:
+                ranks = running.enter_context(
+                    stage_ranks(workload, schedule=schedule, seed=seed, cores=cores, reserve=reserve)
+                )
+                variants["thinpipe"] = ranks.step
+            else:
+                variants["thinpipe"] = trainings.threads()
+            samples = in_turns(variants, rounds=rounds, warm_up=1, track=track)
     stage_forward = _stage_sums(forward, balance)
     stage_backward = [max(0.0, t - f) for t, f in zip(_stage_sums(both, balance), stage_forward, strict=True)]
     ideal = partition(stage_forward, stage_backward, m, row.checkpoint)
     settings = {
         **workload.settings(),
+        "workers": str(workers),
+        "pinned_to": cores,
+        "reserve_mib": reserve,
+        "schedule": schedule if workers is Workers.PROCESSES else "gpipe",
         "rounds": rounds,
         "intra_op_threads": 1,
         "seed": seed,
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(ALLOCATOR)},
         "stage_forward_seconds": stage_forward,
         "stage_backward_seconds": stage_backward,
     }
@@ -82,7 +133,27 @@ def measure_cell(
     }
     published = {"speedup_over_n2m1": row.published.speedup, "throughput": row.published.throughput}
     machine = Machine.current("torchgpipe")
-    return Record(BENCH, results, samples.seconds, settings, machine, row.name, published)
+    return Record(BENCH, results, samples.seconds, settings, machine, row.name, published, notes)
+
+
+def _as_run(row: Row, workers: Workers) -> tuple[Row, list[str]]:
+    """Has all variants recompute the same: ``Pipeline`` recomputes all micro-batches of a stage, or none."""
+    if workers is Workers.THREADS or row.checkpoint != "except_last":
+        return row, []
+    if row.m == 1:  # the only one is the last
+        return replace(row, checkpoint="never"), []
+    note = "every variant recomputed all micro-batches (always), not all but the last as published"
+    return replace(row, checkpoint="always"), [note]
+
+
+def _variants(trainings: Trainings) -> dict[str, Variant]:
+    """Makes a training step of each variant that is not ours, all from the same weights."""
+    variants = {"bare": trainings.bare()}
+    if trainings.workload.row.m > 1:  # or it would be the bare network
+        variants["one core"] = trainings.one_core()
+    if rival := trainings.torchgpipe():
+        variants["torchgpipe"] = rival
+    return variants
 
 
 def _results(samples: Samples, n: int, m: int, ideal: float) -> dict[str, float | None]:
@@ -118,44 +189,3 @@ def _forward_times(network: nn.Sequential, sample: Tensor, seconds: float) -> li
             times.append(time.perf_counter() - start)
         passes.append(times)
     return [statistics.median(each) for each in zip(*passes[1:], strict=True)]
-
-
-def _variants(workload: Workload, network: nn.Sequential) -> dict[str, Variant]:
-    """Makes a training step of each variant, all from the same weights."""
-    row, cpus = workload.row, workload.devices
-    images, target = workload.batch()
-    sizes = [len(piece) for piece in images.tensor_split(row.m)]
-
-    def copied() -> nn.Sequential:
-        return copy.deepcopy(network)
-
-    def whole(module: nn.Module) -> Callable[[], None]:
-        return lambda: workload.loss(module(images), target).backward()
-
-    def in_pieces(module: nn.Module) -> Callable[[], None]:
-        def run() -> None:
-            for x, y in zip(images.split(sizes), target.split(sizes), strict=True):
-                (workload.loss(module(x), y) * (len(x) / row.batch)).backward()
-
-        return run
-
-    def step(module: nn.Module, train: Callable[[nn.Module], Callable[[], None]]) -> Variant:
-        optimizer, run = workload.optimizer(module.parameters()), train(module)
-
-        def variant() -> None:
-            run()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return variant
-
-    pipe = Pipe(copied(), row.balance, devices=cpus, chunks=row.chunks, checkpoint=row.checkpoint)
-    variants = {"bare": step(copied(), whole), "thinpipe": step(pipe, whole)}
-    if row.m > 1:  # or it would be the bare network
-        variants["one core"] = step(copied(), in_pieces)
-    if importlib.util.find_spec("torchgpipe") is not None:
-        from torchgpipe import GPipe
-
-        rival = GPipe(copied(), list(row.balance), devices=cpus, chunks=row.chunks, checkpoint=row.checkpoint)
-        variants["torchgpipe"] = step(rival, whole)
-    return variants

@@ -1,4 +1,4 @@
-"""Runs the ranks of ``thinpipe bench link`` to their end, and leaves none of them behind."""
+"""Runs the ranks of a benchmark as processes, and leaves none of them behind."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import IO
 
 from thinpipe.errors import ThinpipeError
 
+LOOK = 0.2
+"""Seconds between two looks at who still runs, and those that the others have to say what they saw of a failure."""
+
 _TAIL = 15
-_LOOK = 0.2
 
 
 class RankError(ThinpipeError, RuntimeError):
@@ -24,24 +26,31 @@ class Rank:
     """A process that runs from now on.
 
     Args:
-        number: its rank; rank 0's standard output is listened to.
+        number: its rank.
         command: what it runs.
         errors: the file that gets its standard error.
+        heard: whether somebody listens to its standard output.
     """
 
-    def __init__(self, number: int, command: Sequence[str], errors: IO[bytes]) -> None:
+    def __init__(self, number: int, command: Sequence[str], errors: IO[bytes], *, heard: bool) -> None:
         self.number = number
         self.errors = errors
-        # Its input is never written to: it ends when this process does. A session of its own keeps Ctrl-C from it, so
-        # that what a rank complains of is never the interrupt itself.
+        # It ends when its input does, as it does with this process. A session of its own keeps Ctrl-C from it, so that
+        # what a rank complains of is never the interrupt itself.
         self.process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if number == 0 else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if heard else subprocess.DEVNULL,
             stderr=errors,
             bufsize=0,  # or a line that came with another would wait, unseen, for a third
             start_new_session=True,
         )
+
+    @property
+    def voice(self) -> IO[bytes]:
+        """Its standard output, of a rank that is heard."""
+        assert self.process.stdout is not None
+        return self.process.stdout
 
     def end(self) -> None:
         """Ends it, if it has not ended, and lets go of its pipes."""
@@ -57,6 +66,28 @@ class Rank:
         return "\n".join([f"rank {self.number} {fate}, its last words:", *(last or ["(none)"])])
 
 
+@contextmanager
+def started(commands: Sequence[Sequence[str]], *, heard: Sequence[int]) -> Iterator[list[Rank]]:
+    """Starts a rank for each command, and ends them all, whatever happens.
+
+    Args:
+        commands: one for each rank.
+        heard: the ranks whose standard output is listened to.
+    """
+    with ExitStack() as alive:
+        ranks = []
+        for number, command in enumerate(commands):
+            errors = alive.enter_context(tempfile.TemporaryFile())
+            ranks.append(Rank(number, command, errors, heard=number in heard))
+            alive.callback(ranks[-1].end)
+        yield ranks
+
+
+def told(what: str, ranks: Sequence[Rank]) -> RankError:
+    """Makes the error of a failure, with what all ranks said last."""
+    return RankError("\n".join([what, *(rank.story() for rank in ranks)]))
+
+
 def run_ranks(commands: Sequence[Sequence[str]], hear: Callable[[str], None], *, patience: float) -> None:
     """Runs all ranks to their end.
 
@@ -68,30 +99,24 @@ def run_ranks(commands: Sequence[Sequence[str]], hear: Callable[[str], None], *,
     Raises:
         RankError: one failed, or it took longer.
     """
-    with ExitStack() as alive:
-        ranks = []
-        for number, command in enumerate(commands):
-            errors = alive.enter_context(tempfile.TemporaryFile())
-            ranks.append(Rank(number, command, errors))
-            alive.callback(ranks[-1].end)
+    with started(commands, heard=[0]) as ranks:
         _listen(ranks, hear, time.monotonic() + patience, patience)
 
 
 def _listen(ranks: Sequence[Rank], hear: Callable[[str], None], deadline: float, patience: float) -> None:
-    voice = ranks[0].process.stdout
-    assert voice is not None
+    voice = ranks[0].voice
     with selectors.DefaultSelector() as selector:
         selector.register(voice, selectors.EVENT_READ)
         open_still = True
         while open_still or any(rank.process.poll() is None for rank in ranks):
-            if open_still and selector.select(_LOOK):
+            if open_still and selector.select(LOOK):
                 # Whole lines, each flushed at once, are all that rank 0 writes: reading one does not wait for long.
                 if line := voice.readline():
                     hear(line.decode())
                 else:
                     open_still = False
             elif not open_still:
-                time.sleep(_LOOK / 10)
+                time.sleep(LOOK / 10)
             _check(ranks, deadline, patience)
     _check(ranks, deadline, patience)
 
@@ -101,6 +126,5 @@ def _check(ranks: Sequence[Rank], deadline: float, patience: float) -> None:
     if not failed and time.monotonic() < deadline:
         return
     if failed:
-        time.sleep(_LOOK)  # the other rank may be about to say what it saw of it
-    stories = "\n".join(rank.story() for rank in ranks)
-    raise RankError(f"a rank failed\n{stories}" if failed else f"no end after {patience:.0f} s\n{stories}")
+        time.sleep(LOOK)  # the other rank may be about to say what it saw of it
+    raise told("a rank failed" if failed else f"no end after {patience:.0f} s", ranks)

@@ -93,7 +93,7 @@ _CORES = Section(
     cores.BENCH,
     "AmoebaNet-D, speed on CPU cores",
     "thinpipe bench amoebanet-speed --devices cpu:8",
-    "Each stage has one core.",
+    "Each stage has one core: ours are processes, unless it was asked for threads, and torchgpipe's are threads.",
     tuple(row.name for row in AMOEBANET_SPEED.rows),
     partial(cores_sheet, AMOEBANET_SPEED),
     _bars,

@@ -95,8 +95,8 @@ def speed_sheet(table: Table, records: Sequence[Record]) -> Sheet:
 
 def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
     """Shows how cells scale over CPU cores."""
-    heads = ["cell", "batch", "speed-up", "torchgpipe", "ideal, equal", "ideal, measured", "ours/ideal"]
-    heads += ["ours over n2m1", "published over n2m1"]
+    heads = ["cell", "batch", "speed-up", "torchgpipe", "ours/torchgpipe", "ideal, equal", "ideal, measured"]
+    heads += ["ours/ideal", "ours over n2m1", "published over n2m1"]
     base = _throughput(records, table.reference)
     lines, bars = [], {}
     for record in records:
@@ -108,6 +108,7 @@ def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
                 str(record.settings["batch"]),
                 _number(results["speedup"], "{:.3f}x"),
                 _number(results["torchgpipe_speedup"], "{:.3f}x", missing="not installed"),
+                _number(results["over_torchgpipe"], "{:.3f}"),
                 _number(results["ideal_equal_stages"], "{:.3f}x"),
                 _number(at_best, "{:.3f}x"),
                 _number(results["of_ideal"], "{:.3f}"),
@@ -124,13 +125,29 @@ def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
     model = "; ".join(dict.fromkeys(models))
     notes = [
         f"{model}. One core a stage; speed-up over the bare network on one core, medians of ratios within rounds.",
-        "Ideal, equal: n m / (m + n - 1). Ideal, measured: the least time of the stages as profiled, recomputation "
-        "included, with what micro-batches of this size gain or lose on one core.",
+        f"Our stages are {_workers(records)} with the schedule {_schedules(records)}, torchgpipe's are threads with "
+        f"GPipe's; recomputed: {_recomputed(records)}. Published: torchgpipe's authors' speed-up on GPUs.",
+        "Ideal, equal: n m / (m + n - 1). Ideal, measured: the least time of GPipe's schedule for the stages as "
+        "profiled, recomputation included, with what micro-batches of this size gain or lose on one core. The schedule "
+        "zb may do better: stages compute the gradients of weights while others go backward.",
         GROWING,
     ]
     return Sheet(
         "AmoebaNet-D, speed on CPU cores", heads, lines, notes + _notes(records), "speed-up over one core", bars
     )
+
+
+def _workers(records: Sequence[Record]) -> str:
+    kinds = (r.settings["workers"] + (", each on a core of its own" * bool(r.settings["pinned_to"])) for r in records)
+    return " or ".join(dict.fromkeys(kinds))
+
+
+def _schedules(records: Sequence[Record]) -> str:
+    return " or ".join(dict.fromkeys(r.settings["schedule"] for r in records))
+
+
+def _recomputed(records: Sequence[Record]) -> str:
+    return " or ".join(dict.fromkeys(r.settings["checkpoint"] for r in records))
 
 
 def timeline_sheet(table: Table, records: Sequence[Record]) -> Sheet:

@@ -10,7 +10,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from thinpipe.bench.cores import BENCH, measure_cell
+from thinpipe.bench.cores import BENCH, ZERO_BUBBLE, Workers, measure_cell
+from thinpipe.bench.link_processes import RankError
 from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, kept, progress, report
 from thinpipe.bench.rows import AMOEBANET_SPEED, RESNET_SPEED, UNET_SPEED
 from thinpipe.bench.sheet import cores_sheet, speed_sheet
@@ -68,6 +69,16 @@ def amoebanet_speed_command(
         typer.Option(help="always, except_last or never, for all rows (default: as published, by row)."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="On CPU cores: how often each variant is timed.")] = 5,
+    workers: Annotated[
+        Workers,
+        typer.Option(help="On CPU cores: what our stages are, processes of one core each or threads."),
+    ] = Workers.PROCESSES,
+    schedule: Annotated[
+        str, typer.Option(help="On CPU cores: the schedule of our processes, gpipe, 1f1b or zb; torchgpipe has gpipe.")
+    ] = ZERO_BUBBLE,
+    reserve: Annotated[
+        int, typer.Option(min=0, help="On CPU cores: MiB of memory that each process asks for before it is timed.")
+    ] = 0,
     steps: Steps = 10,
     epochs: Epochs = 3,
     autotune: Autotune = False,
@@ -79,7 +90,8 @@ def amoebanet_speed_command(
     """Throughput of AmoebaNet-D for n stages and m micro-batches, beside torchgpipe's published table.
 
     On CPU cores each cell is timed in turns with the bare network and with torchgpipe, where it is installed, and set
-    beside the best that its stages allow.
+    beside the best that its stages allow. Processes recompute all micro-batches or none, so that except_last is run as
+    always there, by every variant alike.
 
     Example: [bold]thinpipe bench amoebanet-speed --devices cpu:8 --model 18,64 --pixels 64 --fixed-batch 64[/bold]
     """
@@ -102,7 +114,21 @@ def amoebanet_speed_command(
     with progress((rounds + 1) * len(chosen_rows)) as done:
         for row in chosen_rows:
             track = partial(_ticking, partial(done, row.name))
-            cell = measure_cell(table, row, rounds=rounds, profile_seconds=seconds, seed=seed, track=track)
+            try:
+                cell = measure_cell(
+                    table,
+                    row,
+                    rounds=rounds,
+                    workers=workers,
+                    schedule=schedule,
+                    reserve=reserve,
+                    profile_seconds=seconds,
+                    seed=seed,
+                    track=track,
+                )
+            except RankError as error:
+                typer.echo(f"row {row.name}: {error}", err=True)
+                raise typer.Exit(1) from error
             records.append(kept(cell, output=output, tiny=tiny))
     report(BENCH, cores_sheet(table, records), records, output=output, tiny=tiny, as_json=json)
 

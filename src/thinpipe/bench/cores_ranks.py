@@ -1,0 +1,162 @@
+"""The stages of a cell as processes of one core each, which stay from one step to the next.
+
+::
+
+    parent     go ........................................ done      asleep in a read meanwhile
+    rank 0       F0.0 F0.1                B0.1 B0.0 optimizer
+    rank 1            F1.0 F1.1 B1.1 B1.0 optimizer
+
+A rank's optimizer does not wait for the ranks before it, which still go backward; the step lasts until all are done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from thinpipe.bench.cores_rank import Assignment
+from thinpipe.bench.link_processes import LOOK, Rank, started, told
+from thinpipe.bench.workload import Workload
+
+_PATIENCE = 3600.0
+
+
+class StageRanks:
+    """Processes that each have a stage; ``stage_ranks`` starts them and ends them.
+
+    Args:
+        ranks: the processes.
+        patience: seconds to wait for their answers.
+    """
+
+    def __init__(self, ranks: Sequence[Rank], *, patience: float) -> None:
+        self.ranks = ranks
+        self.losses: list[float | None] = []
+        self._patience = patience
+
+    def step(self) -> None:
+        """Has all ranks take a step, and waits for the last of them; ``losses`` are what they say it cost.
+
+        Raises:
+            RankError: one of them failed, or fell silent.
+        """
+        for rank in self.ranks:
+            assert rank.process.stdin is not None
+            with suppress(BrokenPipeError):  # it is gone, which its answer will tell
+                rank.process.stdin.write(b"\n")
+        self.hear()
+
+    def hear(self) -> None:
+        """Waits for a line of every rank, asleep: the cores are theirs."""
+        heard: dict[int, float | None] = {}
+        deadline = time.monotonic() + self._patience
+        with selectors.DefaultSelector() as selector:
+            for rank in self.ranks:
+                selector.register(rank.voice, selectors.EVENT_READ, rank)
+            while len(heard) < len(self.ranks):
+                spoken = selector.select(deadline - time.monotonic())
+                if not spoken:
+                    silent = [str(rank.number) for rank in self.ranks if rank.number not in heard]
+                    raise told(f"no answer from rank {', '.join(silent)} in {self._patience:.0f} s", self.ranks)
+                for rank in (key.data for key, _ in spoken):
+                    # Whole lines, each flushed at once, are all that it writes.
+                    line = rank.voice.readline()
+                    if not line:
+                        self._mourn(rank)
+                    heard[rank.number] = json.loads(line)["loss"]
+                    selector.unregister(rank.voice)
+        self.losses = [heard[rank.number] for rank in self.ranks]
+
+    def _mourn(self, rank: Rank) -> None:
+        with suppress(subprocess.TimeoutExpired):  # its output ends a moment before it does
+            rank.process.wait(LOOK)
+        time.sleep(LOOK)  # the others may be about to say what they saw of it
+        raise told(f"rank {rank.number} failed", self.ranks)
+
+
+@contextmanager
+def stage_ranks(
+    workload: Workload,
+    *,
+    schedule: str,
+    seed: int = 0,
+    cores: Sequence[int] | None = None,
+    reserve: int = 0,
+    patience: float = _PATIENCE,
+) -> Iterator[StageRanks]:
+    """Starts a process for each stage, gives them when all are ready, and leaves none behind.
+
+    Args:
+        workload: the cell.
+        schedule: of the pipeline.
+        seed: of weights and data (default: 0).
+        cores: the core each of them stays on (default: any).
+        reserve: MiB that each asks for at once, instead of by and by in the steps that are timed; an allocator that
+            gives it back to the system has nothing of it (default: 0).
+        patience: seconds to wait for a step, and for all to be ready (default: an hour).
+
+    Raises:
+        RankError: one of them failed, or fell silent.
+    """
+    n = workload.row.n
+    with tempfile.TemporaryDirectory(prefix="thinpipe-") as folder:
+        store = str(Path(folder, "store"))
+        assignments = [
+            Assignment(
+                rank=rank,
+                table=workload.table,
+                row=workload.row,
+                schedule=schedule,
+                seed=seed,
+                core=cores[rank] if cores else None,
+                reserve=reserve,
+                store=store,
+                patience=patience,
+            )
+            for rank in range(n)
+        ]
+        module = [sys.executable, "-m", "thinpipe.bench.cores_rank"]
+        with started([[*module, each.text()] for each in assignments], heard=range(n)) as processes:
+            ranks = StageRanks(processes, patience=patience)
+            ranks.hear()
+            yield ranks
+
+
+def own_cores(n: int) -> list[int] | None:
+    """Finds a core for each of ``n`` processes; None where there are too few, or processes cannot be held to one."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    return spread({core: _siblings(core) for core in os.sched_getaffinity(0)}, n)
+
+
+def _siblings(core: int) -> str:
+    with suppress(OSError):
+        return Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
+    return str(core)
+
+
+def spread(siblings: Mapping[int, str], n: int) -> list[int] | None:
+    """Chooses ``n`` cores of which as few as can be are two threads of one; the first is left out, if it can be.
+
+    Args:
+        siblings: for each core, the name of what it shares with others.
+        n: how many.
+    """
+    if len(siblings) < n:
+        return None
+    taken: dict[str, int] = {}
+    turn: dict[int, int] = {}
+    for core in sorted(siblings):
+        turn[core] = taken.setdefault(siblings[core], 0)
+        taken[siblings[core]] += 1
+    order = sorted(turn, key=lambda core: (turn[core], core))
+    # Interrupts are mostly served by the first one.
+    return order[1 : n + 1] if len(order) > n else order

@@ -2,10 +2,12 @@
 
 from thinpipe import balance, skip
 from thinpipe.codecs import Codec, Packet, codec, compress, decode
+from thinpipe.cutting import split
 from thinpipe.errors import ThinpipeError
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.pipeline import Pipeline
 from thinpipe.stages.microbatch import NoChunk
+from thinpipe.stages.parts import Split
 from thinpipe.stages.phase import is_checkpointing, is_recomputing
 
 __version__ = "0.1.0"
@@ -16,6 +18,7 @@ __all__ = [
     "Packet",
     "Pipe",
     "Pipeline",
+    "Split",
     "ThinpipeError",
     "balance",
     "codec",
@@ -24,4 +27,5 @@ __all__ = [
     "is_checkpointing",
     "is_recomputing",
     "skip",
+    "split",
 ]

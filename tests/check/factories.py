@@ -176,6 +176,61 @@ class NotSequential(nn.Module):
     pass
 
 
+class Bridged(nn.Module):
+    """No sequence: what its first layer computes is used at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(5, 6), nn.Dropout(), nn.Linear(6, 3)
+
+    def forward(self, x, weight):
+        early = self.first(x)
+        return self.last(torch.tanh(self.drop(early)) + early * torch.tensor(0.5)) * weight[:, None]
+
+
+def bridged():
+    return Bridged(), (torch.randn(9, 5), torch.rand(9))
+
+
+class CountsRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x)) / x.shape[0]
+
+
+def counting_rows():
+    return CountsRows(), torch.randn(8, 5)
+
+
+def transformer(family, head=None):
+    from hf_support import batch, make
+
+    return make(family, head), batch(family, 7)[0]
+
+
+def bert():
+    return transformer("bert")
+
+
+def roberta():
+    return transformer("roberta")
+
+
+def distilbert():
+    return transformer("distilbert")
+
+
+def vit():
+    return transformer("vit")
+
+
+def gpt2():
+    return transformer("gpt2")
+
+
 def not_sequential():
     return NotSequential()
 

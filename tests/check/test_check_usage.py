@@ -70,6 +70,19 @@ def test_an_option_that_cannot_be_used_is_told_why(options, words):
     assert words in refused(f"{FACTORIES}:plain", *options)
 
 
+def test_a_model_that_is_no_sequence_is_cut_at_names_only():
+    assert "--at encoder.4,encoder.8" in refused(f"{FACTORIES}:bridged")
+    assert "there is no module 'middle'; there are first, drop, last" in refused(
+        f"{FACTORIES}:bridged", "--at", "middle"
+    )
+    assert "there is no module '9'; there are 0, 1, 2, 3, 4" in refused(f"{FACTORIES}:plain", "--at", "9")
+
+
+def test_a_transformers_model_has_no_balance():
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'thinpipe[hf]'")
+    assert "use --at or --stages" in refused(f"{FACTORIES}:bert", "--balance", "2,2")
+
+
 def test_a_target_without_a_factory_is_refused():
     assert "write package.module:factory" in refused("package.module")
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import typer
 from torch import nn
@@ -196,3 +197,40 @@ def test_an_error_of_one_device_is_said_to_be_its_own():
     assert status == 1
     assert "Expected more than 1 value per channel" in told["cases"][0]["error"]
     assert "raised on one device" in told["cases"][0]["error"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "vit", "gpt2"])
+def test_a_transformers_model_is_equal_in_two_stages_and_in_three(family):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'thinpipe[hf]'")
+    status, told = report(family, "--stages", "2", "--stages", "3", "--chunks", "3", "--checkpoint", "never,always")
+    assert status == 0, told["verdict"]
+    assert [len(case["split"]) for case in told["cases"]] == [1, 1, 1, 2, 2, 2]
+    assert {case["against"] for case in told["cases"]} == {"whole batch", "never, same seed"}, "dropout is replayed"
+
+
+def test_a_transformers_model_is_cut_at_names():
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'thinpipe[hf]'")
+    status, told = report("bert", "--at", "encoder.layer.1,pooler", "--chunks", "2", "--checkpoint", "never")
+    assert status == 0
+    assert told["cases"][0]["split"] == ["encoder.layer.1", "pooler"]
+    assert "BertForSequenceClassification, 7 rows" in told["facts"]
+
+
+def test_a_model_that_is_no_sequence_is_traced_and_compared():
+    status, told = report("bridged", "--at", "drop,last", "--chunks", "1,2", "--checkpoint", "always")
+    assert status == 0, told["verdict"]
+    assert [tuple(case["split"]) for case in told["cases"]] == [("drop", "last")] * 4
+
+
+def test_a_sequence_is_cut_at_names_as_well():
+    status, told = report("plain", "--at", "1,4", "--chunks", "2", "--checkpoint", "never")
+    assert status == 0
+    assert told["cases"][0]["split"] == ["1", "4"]
+
+
+def test_a_traced_model_that_counts_its_rows_is_found_out():
+    status, told = report("counting_rows", "--at", "last", "--chunks", "2,3", "--checkpoint", "never")
+    assert status == 1
+    even, uneven = told["cases"]
+    assert "depends on how its batch is cut" in even["hint"]
+    assert "traced with 3 rows, and got 2" in uneven["error"]

@@ -25,9 +25,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import pipeline_cases
 import pipeline_feature_cases
+import pipeline_hf_cases
 import pipeline_refusal_cases
 
-MODULES = (pipeline_cases, pipeline_feature_cases, pipeline_refusal_cases)
+MODULES = (pipeline_cases, pipeline_feature_cases, pipeline_hf_cases, pipeline_refusal_cases)
 
 
 @dataclass(frozen=True)

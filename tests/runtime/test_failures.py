@@ -235,12 +235,22 @@ def test_a_layer_without_shape_is_refused():
         Pipe(nn.Sequential(nn.LazyLinear(2)), [1], devices=["cpu"] * 1)
 
 
-def test_tied_parameters_across_stages_are_refused_and_within_one_welcome():
+def test_tied_parameters_across_devices_are_refused_and_on_one_welcome():
     a, b = nn.Linear(2, 2), nn.Linear(2, 2)
     b.weight = a.weight
     with pytest.raises(SharedStateError, match=r"'2.weight' of stage 1 .* '0.weight' of stage 0"):
-        Pipe(nn.Sequential(a, nn.ReLU(), b), [1, 2], devices=["cpu"] * 2)
-    Pipe(nn.Sequential(a, nn.ReLU(), b), [3], devices=["cpu"])
+        Pipe(nn.Sequential(a, nn.ReLU(), b), [1, 2], devices=["cpu", "meta"])
+    Pipe(nn.Sequential(a, nn.ReLU(), b), [1, 2], devices=["cpu", "cpu"])
+
+
+def test_a_layer_with_parameters_or_a_buffer_in_two_stages_is_refused():
+    layer = nn.Linear(2, 2)
+    with pytest.raises(SharedStateError, match=r"'2.weight' of stage 1 .* '0.weight' of stage 0"):
+        Pipe(nn.Sequential(layer, nn.ReLU(), layer), [1, 2], devices=["cpu"] * 2)
+    a, b = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    b.running_mean = a.running_mean
+    with pytest.raises(SharedStateError, match=r"'1.running_mean' of stage 1 .* '0.running_mean' of stage 0"):
+        Pipe(nn.Sequential(a, b), [1, 1], devices=["cpu"] * 2)
 
 
 def test_a_layer_without_state_may_stand_in_two_stages():

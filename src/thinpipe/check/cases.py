@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from thinpipe.check.compare import Difference
+
+Cut: TypeAlias = tuple[int, ...] | tuple[str, ...]
+"""How a model is cut: a balance, or the names of the modules that begin a stage."""
 
 REPLAY = "never, same seed"
 """What a recomputation is compared with: the same pipe that kept its activations, random numbers and all."""
@@ -15,14 +19,14 @@ class Settings:
     """What is to be tried.
 
     Args:
-        splits: the balances.
+        splits: the balances, or names at which to cut.
         chunks: the numbers of micro-batches.
         modes: the checkpoint modes.
         deferred: whether BatchNorm defers its statistics.
         tolerance: the largest difference that still counts as rounding, relative to the largest magnitude.
     """
 
-    splits: tuple[tuple[int, ...], ...]
+    splits: tuple[Cut, ...]
     chunks: tuple[int, ...]
     modes: tuple[str, ...]
     deferred: bool
@@ -33,7 +37,7 @@ class Settings:
 class Case:
     """One way to run the model: a split (empty for one device), chunks, a checkpoint mode, and what it must equal."""
 
-    split: tuple[int, ...]
+    split: Cut
     chunks: int
     checkpoint: str
     against: str
@@ -66,3 +70,8 @@ class Result:
     def worst(self) -> Difference | None:
         """The largest difference of all quantities."""
         return max(self.differences, key=lambda difference: difference.value, default=None)
+
+
+def stages_of(cut: Cut) -> int:
+    """Counts the stages of a cut."""
+    return len(cut) + any(isinstance(place, str) for place in cut)

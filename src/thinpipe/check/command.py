@@ -10,9 +10,10 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import track
+from torch import nn
 
-from thinpipe.check.cases import Result, Settings
-from thinpipe.check.options import random_input, read_devices, read_modes, read_numbers, read_splits
+from thinpipe.check.cases import Result, Settings, stages_of
+from thinpipe.check.options import random_input, read_devices, read_modes, read_numbers, read_splits, verify_words
 from thinpipe.check.report import WIDTH, Report
 from thinpipe.check.runner import Check
 from thinpipe.check.subject import Subject, cast, squared_distance
@@ -30,7 +31,8 @@ def check_command(
         typer.Argument(
             help="Your factory: [bold]package.module:factory[/bold] or [bold]path/to/file.py:factory[/bold]. It is "
             "called without arguments and returns model, (model, inputs) or (model, inputs, loss_fn), the model "
-            "being an nn.Sequential and loss_fn(outputs) a scalar.",
+            "being an nn.Sequential, a transformers model, or with --at any that can be traced, and loss_fn(outputs) a "
+            "scalar.",
             show_default=False,
         ),
     ],
@@ -39,9 +41,21 @@ def check_command(
         list[str] | None,
         typer.Option(help="Layers of each stage, as 2,2. Repeat it to try several splits.", show_default=False),
     ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of the modules that begin a stage, as encoder.layer.2,encoder.layer.4. Repeat it to try "
+            "several splits.",
+            show_default=False,
+        ),
+    ] = None,
     stages: Annotated[
         list[int] | None,
-        typer.Option(help="Number of stages, balanced by the time of the layers (default: 2).", show_default=False),
+        typer.Option(
+            help="Number of stages, balanced by the time of the layers, in a transformers model by their parameters "
+            "(default: 2).",
+            show_default=False,
+        ),
     ] = None,
     chunks: Annotated[str, typer.Option(help="Numbers of micro-batches to try.")] = "1,2,4",
     checkpoint: Annotated[str, typer.Option(help="Checkpoint modes to try.")] = ",".join(CHECKPOINT_MODES),
@@ -101,15 +115,17 @@ def check_command(
     try:
         computed, precision = _types(dtype, autocast)
         torch.manual_seed(seed)
-        loaded = cast(_with_inputs(load(target), input, high, computed), computed)
+        found = load(target)
+        verify_words(found.model, balance or [], at or [])
+        loaded = cast(_with_inputs(found, input, high, computed), computed)
         places = read_devices(devices)
-        splits = read_splits(balance or [], stages or [], loaded, places[0])
+        splits = read_splits(balance or [], at or [], stages or [], loaded, places[0])
         subject = Subject(
             model=loaded.model,
             inputs=loaded.inputs,
             loss=loaded.loss or squared_distance,
             # GPUs that nobody listed are used in turn; a list that somebody wrote is taken as it is.
-            devices=tuple(places if devices else islice(cycle(places), max(map(len, splits)))),
+            devices=tuple(places if devices else islice(cycle(places), max(map(stages_of, splits)))),
             lr=lr,
             seed=seed,
             autocast=precision if autocast else None,
@@ -163,7 +179,9 @@ def _facts(subject: Subject, precision: torch.dtype) -> str:
     devices = "+".join(str(device) for device in subject.devices)
     rows = sum(Batch.of(subject.inputs, 1).rows)
     type_name = str(precision).removeprefix("torch.")
-    return f"{len(subject.model)} layers, {rows} rows, {type_name}, {devices}, seed {subject.seed}"
+    model = subject.model
+    size = f"{len(model)} layers" if isinstance(model, nn.Sequential) else type(model).__name__
+    return f"{size}, {rows} rows, {type_name}, {devices}, seed {subject.seed}"
 
 
 def _show(report: Report, *, as_json: bool) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinpipe.balance import balance_by_time
+from thinpipe.check.cases import Cut
 from thinpipe.check.target import Target, UsageError, described
+from thinpipe.cutting import is_adapted, split
 from thinpipe.runtime.pipe import CHECKPOINT_MODES
 from thinpipe.stages.microbatch import Batch
 
@@ -45,25 +47,55 @@ def read_devices(text: str | None) -> list[torch.device]:
         raise UsageError(f"--devices takes devices with commas between them, as cuda:0,cuda:1; {error}") from error
 
 
+def verify_words(model: nn.Module, balances: list[str], places: list[str]) -> None:
+    """Checks that a model can be cut in the way that the command line says.
+
+    Raises:
+        UsageError: it cannot; the message says in which it can.
+    """
+    if isinstance(model, nn.Sequential) or places:
+        return
+    kind = type(model).__name__
+    if not is_adapted(model):
+        raise UsageError(
+            f"module must be nn.Sequential, or a transformers model, to be cut by numbers, and this is a {kind}; name "
+            "the modules that begin a stage, to have it traced: --at encoder.4,encoder.8"
+        )
+    if balances:
+        raise UsageError(f"--balance counts the layers of an nn.Sequential, and this is a {kind}; use --at or --stages")
+
+
 def read_splits(
-    balances: list[str], stages: list[int], target: Target, device: torch.device
-) -> tuple[tuple[int, ...], ...]:
-    """Reads balances, and finds one for every number of stages; without either, for two stages.
+    balances: list[str], places: list[str], stages: list[int], target: Target, device: torch.device
+) -> tuple[Cut, ...]:
+    """Reads balances and names, and finds a cut for every number of stages; without any of them, for two stages.
 
     Args:
         balances: texts such as ``2,2``.
-        stages: numbers of stages to balance by time.
+        places: texts such as ``encoder.layer.2,encoder.layer.4``.
+        stages: numbers of stages to balance, by time where layers can be timed.
         target: the model to be cut, and its inputs.
         device: where its layers are timed.
     """
-    splits = [read_numbers(text, "--balance") for text in balances]
-    for n in stages or ([] if balances else [min(2, len(target.model))]):
+    splits: list[Cut] = [read_numbers(text, "--balance") for text in balances]
+    splits += [tuple(name.strip() for name in text.split(",")) for text in places]
+    for n in stages or ([] if splits else [2]):
         try:
-            sample = Batch.of(target.inputs, 1).whole()
-            splits.append(tuple(balance_by_time(n, target.model, sample, timeout=0.3, device=device)))
+            splits.append(_even(target, n if stages else min(n, _most(target.model)), device))
         except Exception as error:
             raise UsageError(f"cannot balance the model over {n} stages: {described(error)}") from error
     return tuple(dict.fromkeys(splits))
+
+
+def _most(model: nn.Module) -> int:
+    return len(model) if isinstance(model, nn.Sequential) else 2
+
+
+def _even(target: Target, n: int, device: torch.device) -> Cut:
+    if not isinstance(target.model, nn.Sequential):
+        return split(target.model, stages=n).at
+    sample = Batch.of(target.inputs, 1).whole()
+    return tuple(balance_by_time(n, target.model, sample, timeout=0.3, device=device))
 
 
 def random_input(text: str, *, high: int | None, dtype: torch.dtype) -> Tensor:

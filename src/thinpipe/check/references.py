@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from thinpipe.check.step import Outcome, take_step
 from thinpipe.check.subject import Subject
+from thinpipe.cutting import run_whole
 from thinpipe.stages.microbatch import Batch, gather
 
 
@@ -35,7 +36,7 @@ class Reference(Protocol):
     def words(self) -> str:
         """Says what one device does."""
 
-    def step(self, subject: Subject, model: nn.Sequential) -> Outcome:
+    def step(self, subject: Subject, model: nn.Module) -> Outcome:
         """Trains the bare model for one step."""
 
 
@@ -45,7 +46,7 @@ class WholeBatch:
 
     words: str = "whole batch"
 
-    def step(self, subject: Subject, model: nn.Sequential) -> Outcome:
+    def step(self, subject: Subject, model: nn.Module) -> Outcome:
         """Trains the bare model for one step."""
         model.to(subject.one_device)
         return take_step(subject, model, lambda inputs: whole(subject, model, inputs), after_backward=lambda: None)
@@ -62,7 +63,7 @@ class MicroBatches:
     chunks: int
     words: str = "same micro-batches"
 
-    def step(self, subject: Subject, model: nn.Sequential) -> Outcome:
+    def step(self, subject: Subject, model: nn.Module) -> Outcome:
         """Trains the bare model for one step."""
         model.to(subject.one_device)
         return take_step(
@@ -85,7 +86,7 @@ class DeferredBatches:
     chunks: int
     words: str = "same micro-batches, deferred"
 
-    def step(self, subject: Subject, model: nn.Sequential) -> Outcome:
+    def step(self, subject: Subject, model: nn.Module) -> Outcome:
         """Trains the bare model for one step."""
         model.to(subject.one_device)
         uncut = copy.deepcopy(model)
@@ -144,7 +145,7 @@ class _Seen:
 
 def whole(subject: Subject, model: nn.Module, inputs: Any) -> Any:
     """Runs the bare model on the whole batch."""
-    return model(_on(subject.one_device, Batch.of(inputs, 1).whole()))
+    return run_whole(model, _on(subject.one_device, Batch.of(inputs, 1).whole()))
 
 
 def one_by_one(subject: Subject, model: nn.Module, inputs: Any, chunks: int, seen: _Seen | None = None) -> Any:
@@ -156,7 +157,7 @@ def one_by_one(subject: Subject, model: nn.Module, inputs: Any, chunks: int, see
         if seen is not None:
             seen.next_micro_batch()
         micro = tree_unflatten([column[i] for column in columns], batch.spec)
-        outputs.append(tree_flatten(model(_on(subject.one_device, micro))))
+        outputs.append(tree_flatten(run_whole(model, _on(subject.one_device, micro))))
     leaves, layout = gather([values for values, _ in outputs], [spec for _, spec in outputs], batch.rows)
     return layout.nest(leaves)
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_unflatten
 
-from thinpipe import Pipe
+from thinpipe import Pipe, Split, cutting
 from thinpipe.check.cases import REPLAY, Case, Result, Settings
 from thinpipe.check.compare import Difference, differences
 from thinpipe.check.references import DeferredBatches, MicroBatches, Reference, WholeBatch
@@ -135,18 +136,27 @@ class Check:
             "depends on how its batch is cut (a layer mixes the rows of its batch, or counts its calls)"
         )
 
-    def _in_pipe(self, case: Case, model: nn.Sequential) -> Outcome:
+    def _in_pipe(self, case: Case, model: nn.Module) -> Outcome:
         return pipe_step(self._subject, self._pipe_of(model, case))
 
-    def _pipe_of(self, model: nn.Sequential, case: Case) -> Pipe:
+    def _pipe_of(self, model: nn.Module, case: Case) -> Pipe:
+        parts, balance = self._parts(model, case)
         return Pipe(
-            model,
-            case.split,
+            parts,
+            balance,
             devices=self._subject.devices,
             chunks=case.chunks,
             checkpoint=case.checkpoint,
             deferred_batch_norm=self._settings.deferred,
         )
+
+    def _parts(self, model: nn.Module, case: Case) -> tuple[nn.Sequential | Split, list[int] | None]:
+        numbers = [place for place in case.split if isinstance(place, int)]
+        if isinstance(model, nn.Sequential) and numbers:
+            return model, numbers
+        batch = Batch.of(self._subject.inputs, case.chunks)
+        micro = tree_unflatten(batch.micro_batches()[0], batch.spec)
+        return cutting.split(model, at=[str(place) for place in case.split], example=micro), None
 
     def _one_device(self, reference: Reference) -> Outcome:
         if reference not in self._outcomes:

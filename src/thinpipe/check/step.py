@@ -47,6 +47,8 @@ def take_step(
     if trained:
         torch.optim.SGD(trained, lr=subject.lr, momentum=0.9).step()
     flat, _ = tree_flatten_with_path(outputs)
+    # A model that was traced has constants beside its buffers.
+    buffers = {name for name, _ in subject.model.named_buffers()}
     return Outcome(
         {
             "loss": _seen([("loss", loss)]),
@@ -54,7 +56,7 @@ def take_step(
             "input gradients": _seen((name, leaf.grad) for name, leaf in leaves.items()),
             "gradients": _seen((name, p.grad) for name, p in model.named_parameters() if p.requires_grad),
             "parameters": _seen(model.named_parameters()),
-            "buffers": _seen(model.named_buffers()),
+            "buffers": _seen((name, buffer) for name, buffer in model.named_buffers() if name in buffers),
         }
     )
 

@@ -33,7 +33,7 @@ class Subject:
         autocast: the type to autocast to; ``None`` for no autocast.
     """
 
-    model: nn.Sequential
+    model: nn.Module
     inputs: Any
     loss: Callable[[Any], Tensor]
     devices: tuple[torch.device, ...]
@@ -46,7 +46,7 @@ class Subject:
         """Where the bare model runs."""
         return self.devices[0]
 
-    def copied(self) -> nn.Sequential:
+    def copied(self) -> nn.Module:
         """Copies the model, so that a run may train it.
 
         Raises:

@@ -32,7 +32,7 @@ class Target:
         loss: what makes a scalar of the outputs; ``None`` if the factory returned none.
     """
 
-    model: nn.Sequential
+    model: nn.Module
     inputs: Any = None
     loss: Callable[[Any], Tensor] | None = None
 
@@ -130,11 +130,12 @@ def _unpacked(made: Any, text: str) -> Target:
         raise UsageError(f"{text} must return model, (model, inputs) or (model, inputs, loss_fn), got ({kinds})")
     if len(parts) == 3 and not callable(parts[2]):
         raise UsageError(f"the loss_fn that {text} returns must be a function of the outputs, got {parts[2]!r}")
-    try:
-        verify_sequential(parts[0])
-    except ThinpipeError as error:
-        raise UsageError(f"the model that {text} returns cannot be cut: {error}") from error
-    if not list(parts[0].children()):
+    if isinstance(parts[0], nn.Sequential):
+        try:
+            verify_sequential(parts[0])
+        except ThinpipeError as error:
+            raise UsageError(f"the model that {text} returns cannot be cut: {error}") from error
+    if isinstance(parts[0], nn.Sequential) and not list(parts[0].children()):
         raise UsageError(f"the model that {text} returns has no layers")
     return Target(*parts)
 

@@ -42,7 +42,7 @@ class Traits:
         """Whether the model can be compared with one device: no two splits draw the same random numbers."""
         return not self.stubborn
 
-    def quiet(self, subject: Subject) -> nn.Sequential:
+    def quiet(self, subject: Subject) -> nn.Module:
         """Copies the model with every layer that draws in evaluation mode."""
         model = subject.copied()
         hush(model, self.draws)

@@ -13,6 +13,8 @@ from torch import nn
 from thinpipe.errors import BalanceError, SplitError
 from thinpipe.runtime.parcel import Edge, edges_out_of
 from thinpipe.schedule import in_turn
+from thinpipe.stages.part import grafted
+from thinpipe.stages.parts import Split
 from thinpipe.stages.skip import verify_skippables
 from thinpipe.stages.split import Stage, routes, sequences, verify_sequential
 
@@ -107,7 +109,7 @@ def assemble(
         SplitError: the model is not what a pipeline can be made of.
         BalanceError: stages, balance, ranks and map do not fit.
     """
-    names, parts = _parts(model, balance)
+    names, trees, parts = _parts(model, balance)
     n = len(parts)
     chosen = tuple(workers) if workers is not None else in_turn(n, world)
     if len(chosen) != n or set(chosen) != set(range(world)):
@@ -117,26 +119,36 @@ def assemble(
         )
     ties = _ties(parts, chosen, rank)
     pops, stashes = routes(parts)
-    own: dict[str, nn.Module] = {}
     stages = []
     for j, part in enumerate(parts):
-        mine = chosen[j] == rank
-        module = part.to(device) if mine else nn.Sequential()
-        own |= names[j] if mine else {}
+        module = part.to(device) if chosen[j] == rank else nn.Sequential()
         stages.append(Stage(j, module, device, sum(len(each) for each in parts[:j]), pops[j], stashes[j]))
-    return Assembly(stages, chosen, own, ties, [list(each) for each in names])
+    own = _own([tree for tree, worker in zip(trees, chosen, strict=True) if worker == rank])
+    return Assembly(stages, chosen, own, ties, names)
+
+
+def _own(trees: Sequence[nn.Module]) -> dict[str, nn.Module]:
+    """Joins what a rank has of the model."""
+    whole = grafted(trees)
+    loose = [name for name in (*whole._parameters, *whole._buffers) if name not in whole._non_persistent_buffers_set]
+    if loose:
+        raise SplitError(
+            f"'{loose[0]}' belongs to the model itself and to none of its modules; move it into one, whose forward "
+            "returns it, or use a Pipe"
+        )
+    return whole._modules  # type: ignore[return-value]
 
 
 def _parts(
     model: nn.Sequential | Sequence[nn.Module], balance: Sequence[int] | None
-) -> tuple[list[dict[str, nn.Module]], list[nn.Sequential]]:
-    """Lists for each stage its modules by their names in the whole model, and the layers that are run."""
+) -> tuple[list[list[str]], list[nn.Module], list[nn.Sequential]]:
+    """Lists for each stage the names of its layers, a tree of them with the model's names, and what is run."""
     if isinstance(model, nn.Sequential):
         verify_sequential(model)
         if balance is None:
             raise BalanceError("an nn.Sequential is cut by a balance; pass balance=[...], or a list of stages")
         parts = sequences(model, balance)
-        return [dict(part._modules) for part in parts], parts
+        return [list(part._modules) for part in parts], list(parts), parts
     stages = list(model)
     if not stages or not all(isinstance(stage, nn.Module) for stage in stages):
         kinds = ", ".join(sorted({type(stage).__name__ for stage in stages})) or "none"
@@ -145,9 +157,21 @@ def _parts(
         )
     if balance is not None:
         raise BalanceError("a list of stages is cut already; leave the balance out")
-    parts = [_as_sequence(stage) for stage in stages]
+    if isinstance(model, Split):
+        parts = sequences(model.sequential(), [1] * len(stages))
+        trees, names = stages, model.names
+    else:
+        parts = [_as_sequence(stage) for stage in stages]
+        trees, names = [_numbered(j, stage) for j, stage in enumerate(stages)], [[str(j)] for j in range(len(stages))]
     verify_skippables(nn.Sequential(*parts))
-    return [{str(j): stage} for j, stage in enumerate(stages)], parts
+    return names, trees, parts
+
+
+def _numbered(j: int, stage: nn.Module) -> nn.Module:
+    """Gives a stage that somebody put into a list a name: its place there."""
+    tree = nn.Module()
+    tree._modules[str(j)] = stage
+    return tree
 
 
 def _as_sequence(stage: nn.Module) -> nn.Sequential:

@@ -28,8 +28,10 @@ from thinpipe.runtime.step import Step, Team
 from thinpipe.runtime.worker import Station
 from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
 from thinpipe.stages.microbatch import Batch
+from thinpipe.stages.part import grafted
+from thinpipe.stages.parts import Split
 from thinpipe.stages.profile import Device, balance_by_time
-from thinpipe.stages.split import split, verify_devices, verify_sequential
+from thinpipe.stages.split import shared_parameters, split, verify_devices, verify_sequential
 
 CHECKPOINT_MODES = ("always", "except_last", "never")
 RECOMPUTE_MODES = ("all", "cheap")
@@ -42,9 +44,10 @@ class Pipe(nn.Module):
     the ``nn.Sequential``. What it takes and returns are the model's input and output, for the whole batch.
 
     Args:
-        module: the model; an ``nn.Sequential``, cut between its layers. Its layers are used, not copied.
+        module: the model: an ``nn.Sequential``, cut between its layers, or a ``Split``. Its layers are used, not
+            copied.
         balance: the number of layers of each stage. Default: automatic, from the time each layer takes on the first
-            batch; ``rebalance`` chooses earlier.
+            batch; ``rebalance`` chooses earlier. Of a ``Split``, the number of its parts; default: one each.
         devices: a device for each stage; a device may be listed more than once. Default: all GPUs; without any, the
             CPU for every stage (two of them, if the balance is automatic).
         chunks: the number of micro-batches; more of them keep the stages busier, each being smaller. Default: 1.
@@ -64,14 +67,14 @@ class Pipe(nn.Module):
         SplitError: the module cannot be cut.
         BalanceError: the balance does not fit the module.
         DeviceError: there are too few devices.
-        SharedStateError: two stages share a parameter or a buffer.
+        SharedStateError: two stages share a buffer, a layer with parameters, or a parameter and no device.
         SkipError: skips do not pair up.
         SpecError: there is no such codec.
     """
 
     def __init__(
         self,
-        module: nn.Sequential,
+        module: nn.Sequential | Split,
         balance: Iterable[int] | None = None,
         *,
         devices: Iterable[Device] | None = None,
@@ -83,6 +86,10 @@ class Pipe(nn.Module):
         grad_codec: CodecChoice = None,
     ) -> None:
         super().__init__()
+        self._parts: dict[str, nn.Module] | None = None
+        if isinstance(module, Split):
+            balance = [1] * len(module) if balance is None else balance
+            module = self._take(module)
         verify_sequential(module)
         self.chunks = int(chunks)
         self.checkpoint = str(checkpoint)
@@ -99,8 +106,10 @@ class Pipe(nn.Module):
         if deferred_batch_norm:
             defer_batch_norm(module)
         self.training = module.training
-        self._register(module)
+        if self._parts is None:
+            self._register(module)
         self._team: Team | None = None
+        self._shared: list[nn.Parameter] = []
         self._crossings: dict[Edge, Crossing] = {}
         self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
         self.devices = _devices(devices, self.balance, len(module))
@@ -119,6 +128,17 @@ class Pipe(nn.Module):
         for hook in module._load_state_dict_pre_hooks.values():
             self.register_load_state_dict_pre_hook(hook.hook)  # type: ignore[no-untyped-call, attr-defined]
 
+    def _take(self, split: Split) -> nn.Sequential:
+        """Makes the modules of a split model children of the pipe, under their own names; returns what is to be run."""
+        whole = grafted(split)
+        self._modules.update(whole._modules)
+        self._parameters.update(whole._parameters)
+        self._buffers.update(whole._buffers)
+        self._non_persistent_buffers_set |= whole._non_persistent_buffers_set
+        sequence = split.sequential()
+        self._parts = dict(sequence.named_children())
+        return sequence
+
     def _sequence(self) -> nn.Sequential:
         sequence = nn.Sequential()
         sequence._modules.update(self._layers())
@@ -126,10 +146,11 @@ class Pipe(nn.Module):
         return sequence
 
     def _layers(self) -> Mapping[str, nn.Module]:
-        return self._modules  # type: ignore[return-value]
+        return self._modules if self._parts is None else self._parts  # type: ignore[return-value]
 
     def _assemble(self, balance: list[int]) -> Team:
         stages = split(self._sequence(), balance, self.devices)
+        self._shared = shared_parameters([stage.module for stage in stages])
         if self._team is not None:
             self._team.crew.dismiss()
         self.balance = balance
@@ -180,6 +201,7 @@ class Pipe(nn.Module):
             return input
         batch = Batch.of(input, self.chunks)
         team = self._current_team(input)
+        _watch(self._shared)
         m = len(batch.rows)
         recomputed = self._recomputed(m)
         deferred = [layer for stage in team.stages for layer in deferred_layers(stage.module)] if self.training else []
@@ -284,6 +306,17 @@ class Pipe(nn.Module):
         if self.balance is not None:
             self._assemble(self.balance)
             self.load_codec_state_dict(remembered)
+
+
+def _watch(shared: list[nn.Parameter]) -> None:
+    """Keeps stages in several threads from adding to one gradient in place: where there is a hook, nobody does."""
+    for parameter in shared:
+        if parameter.requires_grad and _as_it_is not in (parameter._backward_hooks or {}).values():
+            parameter.register_hook(_as_it_is)
+
+
+def _as_it_is(grad: Tensor) -> Tensor:
+    return grad
 
 
 def _move_error() -> MoveError:

@@ -109,7 +109,7 @@ def split(module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch
     """
     verify_devices(devices, len(balance))
     parts = sequences(module, balance)
-    _verify_apart(parts)
+    _verify_apart(parts, devices)
     pops, stashes = routes(parts)
     firsts = [sum(balance[:j]) for j in range(len(balance))]
     return [
@@ -137,20 +137,40 @@ def sequences(module: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequenti
     return parts
 
 
-def _verify_apart(parts: list[nn.Sequential]) -> None:
+def _verify_apart(parts: list[nn.Sequential], devices: Sequence[torch.device]) -> None:
+    """Checks that no two stages have the same state, but for a parameter of two layers on one device.
+
+    A stage stands its own in for the parameters of its layers while it computes; those of a layer that is in two stages
+    would be the other stage's. A buffer that two stages change would be anybody's.
+    """
     owners: dict[int, tuple[int, str]] = {}
     for j, part in enumerate(parts):
-        named = chain(
-            part.named_parameters(remove_duplicate=False),
-            part.named_buffers(remove_duplicate=False),
-        )
-        for name, tensor in named:
-            other, other_name = owners.setdefault(id(tensor), (j, name))
-            if other != j:
-                raise SharedStateError(
-                    f"'{name}' of stage {j} is the same tensor as '{other_name}' of stage {other}; choose a balance "
-                    "that keeps both in one stage, or give each stage a copy of its own"
-                )
+        for name, layer in part.named_modules(remove_duplicate=False):
+            state = [*layer._parameters.items(), *layer._buffers.items()]
+            for key, tensor in state:
+                if tensor is None:
+                    continue
+                full = f"{name}.{key}"
+                for kept in (id(tensor), id(layer)):
+                    other, other_name = owners.setdefault(kept, (j, full))
+                    tied = kept == id(tensor) and isinstance(tensor, nn.Parameter) and devices[j] == devices[other]
+                    if other != j and not tied:
+                        raise SharedStateError(
+                            f"'{full}' of stage {j} is the same tensor as '{other_name}' of stage {other}; choose a "
+                            "balance that keeps both in one stage, put two layers that share a parameter on one "
+                            "device, or give each stage a copy of its own"
+                        )
+
+
+def shared_parameters(parts: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Lists the parameters that several stages have."""
+    seen: dict[int, int] = {}
+    shared: dict[int, nn.Parameter] = {}
+    for j, part in enumerate(parts):
+        for parameter in part.parameters():
+            if seen.setdefault(id(parameter), j) != j:
+                shared[id(parameter)] = parameter
+    return list(shared.values())
 
 
 def routes(parts: Sequence[nn.Sequential]) -> tuple[list[dict[SkipKey, int]], list[dict[SkipKey, int]]]:

@@ -71,7 +71,16 @@ def test_a_rank_reads_its_assignment_from_its_command_line():
     work = workload("n8m4")
     table = replace(work.table, rows=())
     assignment = Assignment(
-        rank=3, table=table, row=work.row, seed=1, core=None, reserve=0, store="/some/file", patience=60.0
+        rank=3,
+        table=table,
+        row=work.row,
+        schedule="zb",
+        seed=1,
+        core=2,
+        spare=(4, 5),
+        reserve=0,
+        store="/some/file",
+        patience=60.0,
     )
     assert Assignment.read(assignment.text()) == assignment
 

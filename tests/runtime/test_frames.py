@@ -104,7 +104,7 @@ def test_a_frame_that_somebody_made_up_with_care_is_refused_or_makes_sense(struc
     for _ in range(packets):
         packet = torch.cat(PLAIN.encode(torch.ones(2)).parts())
         body = torch.cat(
-            [body, torch.frombuffer(bytearray(struct.pack("<Q", packet.numel())), dtype=torch.uint8), packet]
+            [body, torch.frombuffer(bytearray(struct.pack("<QB", packet.numel(), 0)), dtype=torch.uint8), packet]
         )
     try:
         frame = Frame.read(torch.cat([made_up(json.dumps(structure).encode(), packets), body]))
@@ -116,7 +116,7 @@ def test_a_frame_that_somebody_made_up_with_care_is_refused_or_makes_sense(struc
 
 def made_up(structure, packets):
     """The head of a frame around any structure."""
-    fixed = bytearray(struct.pack("<4sBBBxQHIIII", b"TPFR", 1, 0, 0, 0, 0, 0, len(structure), packets, 0)) + structure
+    fixed = bytearray(struct.pack("<4sBBBxQHIIII", b"TPFR", 2, 0, 0, 0, 0, 0, len(structure), packets, 0)) + structure
     struct.pack_into("<I", fixed, 30, zlib.crc32(fixed))
     return torch.frombuffer(fixed, dtype=torch.uint8)
 

@@ -11,7 +11,8 @@ Each cell (n, m) times one training step of four variants in turns, each stage h
 
 A step ends when the last parameter is updated. Threads of one process take turns in the interpreter, which a network of
 many small layers needs nearly all the time; processes do not, and on a machine that has a core for each of them, each
-stays on its own.
+computes on its own. Where more cores are left, they are for the threads that carry messages, as a GPU has engines for
+its copies; where none is, those share the core of their stage.
 
 The network is cut so that the largest stage is as small as can be, by the measured time of its layers. The ideal of
 that partition (see ``ideal``) is over ``one core``; what the smaller micro-batches gain or lose by themselves is
@@ -35,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe.balance import balance_cost, profile_times
-from thinpipe.bench.cores_ranks import own_cores, stage_ranks
+from thinpipe.bench.cores_ranks import left_over, own_cores, stage_ranks
 from thinpipe.bench.cores_work import Trainings, drawn
 from thinpipe.bench.devices import as_published
 from thinpipe.bench.ideal import equal_stages, partition
@@ -118,6 +119,7 @@ def measure_cell(
         **workload.settings(),
         "workers": str(workers),
         "pinned_to": cores,
+        "cores_of_messages": left_over(cores) if cores else None,
         "reserve_mib": reserve,
         "schedule": schedule if workers is Workers.PROCESSES else "gpipe",
         "rounds": rounds,

@@ -39,7 +39,8 @@ class Assignment:
         row: the cell, whose balance says how many ranks there are.
         schedule: of the pipeline.
         seed: of weights and data.
-        core: the core it stays on (None: any).
+        core: the core it computes on (None: any).
+        spare: the cores of the threads that carry its messages (empty: as its computation).
         reserve: MiB that it asks for before anything else, and gives back to its allocator.
         store: the file where ranks find each other.
         patience: seconds that a rank may stay at one action.
@@ -51,6 +52,7 @@ class Assignment:
     schedule: str
     seed: int
     core: int | None
+    spare: tuple[int, ...]
     reserve: int
     store: str
     patience: float
@@ -66,6 +68,7 @@ class Assignment:
         table, row = entries.pop("table"), entries.pop("row")
         row |= {name: tuple(row[name]) for name in ("sizes", "balance")}
         row["published"] = Published(**row["published"])
+        entries["spare"] = tuple(entries["spare"])
         return cls(table=Table(**(table | {"rows": ()})), row=Row(**row), **entries)
 
 
@@ -73,7 +76,8 @@ def run(assignment: Assignment, orders: Iterable[str], say: Say) -> None:
     """Joins the other ranks, and takes a step with them for every order."""
     torch.set_num_threads(1)
     if assignment.core is not None:
-        os.sched_setaffinity(0, {assignment.core})  # before there are other threads, which stay where this one is
+        # Threads stay where the thread was that began them.
+        os.sched_setaffinity(0, set(assignment.spare) or {assignment.core})
     # A heap grows for many steps until it has a place for everything, messages included: a page fault for each page.
     torch.empty(assignment.reserve << 20, dtype=torch.uint8).fill_(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -99,6 +103,8 @@ def run(assignment: Assignment, orders: Iterable[str], say: Say) -> None:
         start_timeout=_START,
     ) as pipeline:
         del network  # of which the pipeline keeps this rank's part
+        if assignment.core is not None:
+            os.sched_setaffinity(0, {assignment.core})
         optimizer = workload.optimizer(pipeline.parameters())
         say(None)
         for _ in orders:

@@ -98,7 +98,8 @@ def stage_ranks(
         workload: the cell.
         schedule: of the pipeline.
         seed: of weights and data (default: 0).
-        cores: the core each of them stays on (default: any).
+        cores: the core each of them computes on; the threads that carry messages use those left over, if there are any
+            (default: any).
         reserve: MiB that each asks for at once, instead of by and by in the steps that are timed; an allocator that
             gives it back to the system has nothing of it (default: 0).
         patience: seconds to wait for a step, and for all to be ready (default: an hour).
@@ -117,6 +118,7 @@ def stage_ranks(
                 schedule=schedule,
                 seed=seed,
                 core=cores[rank] if cores else None,
+                spare=tuple(left_over(cores)) if cores else (),
                 reserve=reserve,
                 store=store,
                 patience=patience,
@@ -135,6 +137,11 @@ def own_cores(n: int) -> list[int] | None:
     if not hasattr(os, "sched_getaffinity"):
         return None
     return spread({core: _siblings(core) for core in os.sched_getaffinity(0)}, n)
+
+
+def left_over(cores: Sequence[int]) -> list[int]:
+    """Lists the cores that nobody computes on."""
+    return sorted(os.sched_getaffinity(0) - set(cores))
 
 
 def _siblings(core: int) -> str:

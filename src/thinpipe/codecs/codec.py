@@ -60,8 +60,13 @@ class Codec:
         sections = coder.pack(dense) if x.numel() else [_nothing(x.device)] * len(coder.sizes(dense.shape, x.dtype))
         return Packet(self.spec, x.dtype, x.shape, order, tuple(sections))
 
-    def decode(self, packet: Packet) -> Tensor:
+    def decode(self, packet: Packet, *, consume: bool = False) -> Tensor:
         """Unpacks a tensor, of the shape, type and memory order that was packed, on the packet's device.
+
+        Args:
+            packet: the packet.
+            consume: whether nobody will look at the packet again, so that its memory may become the tensor's
+                (default: no).
 
         Raises:
             PacketError: the packet is another codec's, or cannot be one of this codec's.
@@ -73,6 +78,8 @@ class Codec:
         _check(packet, coder, shape)
         if not shape.numel():
             dense = torch.empty(shape, dtype=packet.dtype, device=packet.device)
+        elif consume and isinstance(coder, Raw):
+            dense = coder.taken(packet.sections, shape, packet.dtype)
         else:
             dense = coder.unpack(packet.sections, shape, packet.dtype)
         return dense.permute(_inverse(packet.order))

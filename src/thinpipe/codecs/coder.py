@@ -119,6 +119,14 @@ class Raw(Coder):
         # A copy: a section may begin anywhere in a message, a tensor of floats may not.
         return sections[0].clone().view(dtype).view(shape)
 
+    def taken(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Makes the tensor of the section's own memory, if it begins where the type may be; else unpacks it."""
+        (section,) = sections
+        if dtype == torch.bool or section.device.type != "cpu" or section.data_ptr() % dtype.itemsize:
+            return self.unpack(sections, shape, dtype)
+        # By way of numpy, to be no view of the message: two tensors of one message would count their changes in common.
+        return torch.from_numpy(section.numpy()).view(dtype).view(shape)
+
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return [packed_size(shape.numel(), 1) if dtype == torch.bool else shape.numel() * dtype.itemsize]
 

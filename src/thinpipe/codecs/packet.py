@@ -78,8 +78,12 @@ class Packet:
     @property
     def nbytes(self) -> int:
         """The length of ``bytes(packet)``: header, metadata and codes."""
-        header = header_size(self.spec, len(self.shape), len(self.sections))
-        return header + sum(section.numel() for section in self.sections)
+        return self.header_size + sum(section.numel() for section in self.sections)
+
+    @property
+    def header_size(self) -> int:
+        """The bytes before the first section."""
+        return header_size(self.spec, len(self.shape), len(self.sections))
 
     @property
     def device(self) -> torch.device:

@@ -3,10 +3,12 @@
 ::
 
     "TPFR" version kind flags 0 | step | edge micro | lengths: structure, leaves, checksum | structure | packets
-       4      1      1    1   1    8      2     4                4           4        4        JSON      8 + length each
+       4      1      1    1   1    8      2     4                4           4        4        JSON      9 + 0s + length
 
 The structure is the nesting of what a stage returned, in JSON: tuples, lists, dictionaries and plain values; tensors
-are numbers in it, and follow as packets. Nothing on a wire is ever executed: a class of the user's own cannot travel.
+are numbers in it, and follow as packets. Before each packet are so many zeros that its first section begins at a
+multiple of 16: a tensor that came as it is need not be copied to where its type may be. Nothing on a wire is ever
+executed: a class of the user's own cannot travel.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from thinpipe.errors import BatchError, PacketError
 from thinpipe.runtime.parcel import Cargo
 
 MAGIC = b"TPFR"
-VERSION = 1
+VERSION = 2
 MOST_STRUCTURE = 1 << 20
 MOST_LEAVES = 1 << 12
 MOST_DEPTH = 32
@@ -37,7 +39,8 @@ MOST_DEPTH = 32
 _FIXED = struct.Struct("<4sBBBxQHIIII")
 _CHECKSUM = struct.Struct("<I")
 _CHECKSUM_AT = _FIXED.size - _CHECKSUM.size
-_LENGTH = struct.Struct("<Q")
+_ENTRY = struct.Struct("<QB")
+_ALIGNED = 16
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -86,9 +89,12 @@ class Frame:
         head = bytearray(_FIXED.pack(*where, len(structure), len(packets), 0) + structure)
         _CHECKSUM.pack_into(head, _CHECKSUM_AT, zlib.crc32(head))
         parts = [torch.frombuffer(head, dtype=torch.uint8)]
+        at = len(head)
         for packet in packets:
-            parts.append(torch.frombuffer(bytearray(_LENGTH.pack(packet.nbytes)), dtype=torch.uint8))
-            parts += packet.parts()
+            zeros = -(at + _ENTRY.size + packet.header_size) % _ALIGNED
+            entry = bytearray(_ENTRY.pack(packet.nbytes, zeros) + bytes(zeros))
+            parts += [torch.frombuffer(entry, dtype=torch.uint8), *packet.parts()]
+            at += len(entry) + packet.nbytes
         return parts
 
     @classmethod
@@ -113,10 +119,12 @@ class Frame:
             raise PacketError("the frame was damaged on its way: its checksum is wrong")
         packets: list[Packet] = []
         for _ in range(packed):
-            if at + _LENGTH.size > len(data):
+            if at + _ENTRY.size > len(data):
                 raise PacketError(f"a frame of {len(data)} bytes ends before its packet {len(packets)} of {packed}")
-            (size,) = _LENGTH.unpack_from(data, at)
-            at += _LENGTH.size
+            size, zeros = _ENTRY.unpack_from(data, at)
+            at += _ENTRY.size + zeros
+            if zeros >= _ALIGNED or any(data[at - zeros : at]):
+                raise PacketError(f"a frame whose packet {len(packets)} of {packed} follows something else than zeros")
             packets.append(Packet.from_tensor(message[at : min(at + size, len(data))]))
             at += size
         if at != len(data):

@@ -302,14 +302,15 @@ class Post:
             known = ", ".join(sorted(self._codecs))
             raise PacketError(f"a packet of the codec {leaf.spec!r} came, but this pipeline has {known}")
         packet = stager.from_host(leaf)
-        value = chosen.decode(packet)
+        value = chosen.decode(packet, consume=leaf.spec == "none")
         return value if leaf.spec == "none" else Coded(packet, chosen, value)
 
     def _gradient(self, leaf: Any, chosen: Codec | None, stager: Stager) -> Tensor | None:
         if not isinstance(leaf, Packet):
             return None
         packet = stager.from_host(leaf)
-        return (chosen if chosen is not None and leaf.spec != "none" else self._codecs["none"]).decode(packet)
+        codec = chosen if chosen is not None and leaf.spec != "none" else self._codecs["none"]
+        return codec.decode(packet, consume=True)
 
 
 def _ignored(error: BaseException, rank: int) -> None:

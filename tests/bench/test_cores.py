@@ -87,7 +87,14 @@ def test_a_rank_reads_its_assignment_from_its_command_line():
 
 def test_processes_get_cores_of_their_own_before_they_share_one():
     two_threads_each = {core: str(core // 2) for core in range(8)}
-    assert spread(two_threads_each, 3) == [2, 4, 6]
-    assert spread(two_threads_each, 4) == [2, 4, 6, 1]
-    assert spread(two_threads_each, 8) == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert spread(two_threads_each, 2) == [2, 6]
+    assert spread(two_threads_each, 4) == [0, 2, 4, 6]
+    assert spread(two_threads_each, 5) == [0, 1, 2, 4, 6]
+    assert spread(two_threads_each, 8) == list(range(8))
     assert spread(two_threads_each, 9) is None
+
+
+def test_processes_keep_their_distance_where_nobody_says_which_cores_are_one():
+    alone = {core: str(core) for core in range(16)}
+    assert spread(alone, 8) == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert spread(alone, 4) == [2, 6, 10, 14]

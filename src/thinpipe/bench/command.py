@@ -13,6 +13,7 @@ from rich.table import Table
 
 from thinpipe.bench.capture_command import capture_command
 from thinpipe.bench.codecs_command import codecs_command
+from thinpipe.bench.data_parallel_command import data_parallel_command
 from thinpipe.bench.link_command import link_command
 from thinpipe.bench.memory_command import amoebanet_memory_command, unet_memory_command
 from thinpipe.bench.page_command import page_command
@@ -21,6 +22,7 @@ from thinpipe.bench.record import Record
 from thinpipe.bench.speed_command import amoebanet_speed_command, resnet_speed_command, unet_speed_command
 from thinpipe.bench.timeline_command import unet_timeline_command
 from thinpipe.bench.transparency_command import transparency_command
+from thinpipe.bench.versus_command import versus_command
 
 bench_app = typer.Typer(
     help="Measure, as ratios within one run. Every bench prints a table, and with --json one JSON object as its last "
@@ -99,4 +101,6 @@ bench_app.command("transparency")(transparency_command)
 bench_app.command("capture")(capture_command)
 bench_app.command("codecs")(codecs_command)
 bench_app.command("link")(link_command)
+bench_app.command("data-parallel")(data_parallel_command)
+bench_app.command("pipeline-vs-dp")(versus_command)
 bench_app.command("page")(page_command)

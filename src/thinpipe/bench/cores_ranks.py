@@ -151,7 +151,9 @@ def _siblings(core: int) -> str:
 
 
 def spread(siblings: Mapping[int, str], n: int) -> list[int] | None:
-    """Chooses ``n`` cores of which as few as can be are two threads of one; the first is left out, if it can be.
+    """Chooses ``n`` cores of which as few as can be are two threads of one, evenly spaced.
+
+    Virtual machines often do not tell which of their cores share one; neighbours are the most likely to.
 
     Args:
         siblings: for each core, the name of what it shares with others.
@@ -159,11 +161,7 @@ def spread(siblings: Mapping[int, str], n: int) -> list[int] | None:
     """
     if len(siblings) < n:
         return None
-    taken: dict[str, int] = {}
-    turn: dict[int, int] = {}
-    for core in sorted(siblings):
-        turn[core] = taken.setdefault(siblings[core], 0)
-        taken[siblings[core]] += 1
-    order = sorted(turn, key=lambda core: (turn[core], core))
-    # Interrupts are mostly served by the first one.
-    return order[1 : n + 1] if len(order) > n else order
+    firsts = list({name: core for core, name in sorted(siblings.items(), reverse=True)}.values())[::-1]
+    if len(firsts) >= n:
+        return [firsts[(2 * k + 1) * len(firsts) // (2 * n)] for k in range(n)]
+    return sorted([*firsts, *sorted(set(siblings) - set(firsts))[: n - len(firsts)]])

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -22,6 +19,7 @@ from torch import distributed
 
 from thinpipe.bench.link_stage import STAGES, Work
 from thinpipe.bench.link_variants import VARIANTS, Seat, Step
+from thinpipe.bench.rank_life import Say, live
 
 Write: TypeAlias = Callable[["Taken"], None]
 
@@ -119,43 +117,10 @@ def _seconds(step: Step) -> float:
     return slowest.item()
 
 
-def _end_with_parent() -> None:
-    """Ends this process once nobody holds the other end of its input: its parent is gone, however that came."""
-    # Below Python's own buffered input: a daemon thread inside that one would abort the interpreter's exit.
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
-def main() -> None:
-    """Runs the rank that the command line describes."""
-    # Libraries print to the standard output as they like, gloo does so from C++: lines of ours go where it went before.
-    lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    assignment = Assignment.read(sys.argv[1])
-
-    def write(taken: Taken) -> None:
-        if assignment.rank == 0:
-            lines.write(json.dumps(asdict(taken)) + "\n")
-            lines.flush()
-
-    try:
-        run(assignment, write)
-    except BaseException:
-        traceback.print_exc()
-        _leave(1)
-    _leave(0)
-
-
-def _leave(code: int) -> None:
-    """Ends the process without taking the interpreter apart.
-
-    Gloo's threads let go of the last tensors when it suits them; once the interpreter is half gone, that aborts.
-    """
-    sys.stderr.flush()
-    os._exit(code)
+def _work(text: str, say: Say) -> None:
+    assignment = Assignment.read(text)
+    run(assignment, lambda taken: say(asdict(taken)) if assignment.rank == 0 else None)
 
 
 if __name__ == "__main__":
-    main()
+    live(_work)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, timeline, transparency
+from thinpipe.bench.data_parallel_sheet import data_parallel_sheet
 from thinpipe.bench.link_sheet import link_sheet
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import (
@@ -23,6 +24,7 @@ from thinpipe.bench.rows import (
 from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, timeline_sheet, transparency_sheet
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
+from thinpipe.bench.versus_sheet import versus_sheet
 
 _INTRODUCTION = """# Benchmarks
 
@@ -179,6 +181,34 @@ _LINK = Section(
     _bars,
 )
 
+_VERSUS = Section(
+    "pipeline-vs-dp",
+    "pipeline-vs-dp",
+    "Pipeline and data parallel",
+    "thinpipe bench pipeline-vs-dp",
+    "The same batch, trained by one process, by data parallel processes (`DistributedDataParallel`) and by pipelines. "
+    "`even` is cut by measured time; in `client` the first process has the first and the last layers, and the others "
+    "have the middle.",
+    tuple(f"{model}-{processes}" for model in ("mobilenetv2", "roberta-base") for processes in (2, 4)),
+    versus_sheet,
+    _bars,
+)
+
+_DATA_PARALLEL = Section(
+    "data-parallel",
+    "data-parallel",
+    "Data parallel, parts of a step",
+    "thinpipe bench data-parallel",
+    "`DistributedDataParallel` on the models of the documents, each part of a step timed by itself.",
+    tuple(
+        f"{model}-{place}"
+        for model in ("mobilenetv2", "vgg13", "roberta-base")
+        for place in ("2", "4", "1-cuda", "2-cuda")
+    ),
+    data_parallel_sheet,
+    _bars,
+)
+
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
     _section(AMOEBANET_MEMORY, memory_sheet),
@@ -188,6 +218,8 @@ SECTIONS = (
     _section(RESNET_SPEED, speed_sheet),
     _section(UNET_TIMELINE, timeline_sheet),
     _LINK,
+    _VERSUS,
+    _DATA_PARALLEL,
     _training("digits", "a small network", ""),
     _training("CIFAR-10", "ResNet-18", " --data DIR"),
     *_CODECS,

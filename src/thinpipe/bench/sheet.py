@@ -61,7 +61,7 @@ def memory_sheet(table: Table, records: Sequence[Record]) -> Sheet:
     ]
     if any(record.settings["gradients_cleared"] for record in records):
         notes.append("Gradients were cleared between the steps, which the published runs did not do.")
-    return Sheet(table.title, heads, lines, notes + _notes(records), "peak memory reserved, GiB", bars)
+    return Sheet(table.title, heads, lines, notes + notes_of(records), "peak memory reserved, GiB", bars)
 
 
 def speed_sheet(table: Table, records: Sequence[Record]) -> Sheet:
@@ -90,7 +90,7 @@ def speed_sheet(table: Table, records: Sequence[Record]) -> Sheet:
     ]
     if table.reference != "baseline":
         notes.append(GROWING)
-    return Sheet(table.title, heads, lines, notes + _notes(records), f"speed-up over {table.reference}", bars)
+    return Sheet(table.title, heads, lines, notes + notes_of(records), f"speed-up over {table.reference}", bars)
 
 
 def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
@@ -133,13 +133,19 @@ def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
         GROWING,
     ]
     return Sheet(
-        "AmoebaNet-D, speed on CPU cores", heads, lines, notes + _notes(records), "speed-up over one core", bars
+        "AmoebaNet-D, speed on CPU cores", heads, lines, notes + notes_of(records), "speed-up over one core", bars
     )
 
 
 def _workers(records: Sequence[Record]) -> str:
-    kinds = (r.settings["workers"] + (", each on a core of its own" * bool(r.settings["pinned_to"])) for r in records)
-    return " or ".join(dict.fromkeys(kinds))
+    return " or ".join(dict.fromkeys(map(_seats, records)))
+
+
+def _seats(record: Record) -> str:
+    settings = record.settings
+    own = ", each on a core of its own" if settings["pinned_to"] else ""
+    rest = " and its messages on the cores left over" if settings["cores_of_messages"] else ""
+    return f"{settings['workers']}{own}{rest}"
 
 
 def _schedules(records: Sequence[Record]) -> str:
@@ -168,7 +174,7 @@ def timeline_sheet(table: Table, records: Sequence[Record]) -> Sheet:
             ]
         )
         bars[record.row] = {"utilization": results["utilization"]}
-    return Sheet(table.title, heads, lines, _notes(records), "utilization, share of time", bars)
+    return Sheet(table.title, heads, lines, notes_of(records), "utilization, share of time", bars)
 
 
 def _timeline(row: Row) -> list[str]:
@@ -195,7 +201,7 @@ def transparency_sheet(records: Sequence[Record]) -> Sheet:
         "micro-batch: early test errors differ by that.",
     ]
     bars = {record.row: {"test error": record.results["error"]} for record in records}
-    return Sheet("Transparency", heads, lines, notes + _notes(records), "test error", bars)
+    return Sheet("Transparency", heads, lines, notes + notes_of(records), "test error", bars)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -226,7 +232,7 @@ def _number(value: float | None, form: str, record: Record | None = None, *, mis
     return "out of memory" if record is not None and "out of memory" in record.notes else missing
 
 
-def _notes(records: Sequence[Record]) -> list[str]:
+def notes_of(records: Sequence[Record]) -> list[str]:
     """Gathers the notes of the rows, each once, with the rows it is about."""
     about: dict[str, list[str]] = {}
     for record in records:

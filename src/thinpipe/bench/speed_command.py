@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from thinpipe.bench.cores import BENCH, ZERO_BUBBLE, Workers, measure_cell
+from thinpipe.bench.cores import AUTO, BENCH, Workers, measure_cell
 from thinpipe.bench.link_processes import RankError
 from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, kept, progress, report
 from thinpipe.bench.rows import AMOEBANET_SPEED, RESNET_SPEED, UNET_SPEED
@@ -74,8 +74,8 @@ def amoebanet_speed_command(
         typer.Option(help="On CPU cores: what our stages are, processes of one core each or threads."),
     ] = Workers.PROCESSES,
     schedule: Annotated[
-        str, typer.Option(help="On CPU cores: the schedule of our processes, gpipe, 1f1b or zb; torchgpipe has gpipe.")
-    ] = ZERO_BUBBLE,
+        str, typer.Option(help="On CPU cores: of our processes, gpipe, 1f1b or zb (auto: zb if m < n, else 1f1b).")
+    ] = AUTO,
     reserve: Annotated[
         int, typer.Option(min=0, help="On CPU cores: MiB of memory that each process asks for before it is timed.")
     ] = 0,

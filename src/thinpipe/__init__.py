@@ -3,7 +3,9 @@
 from thinpipe import balance, skip
 from thinpipe.codecs import Codec, Packet, codec, compress, decode
 from thinpipe.cutting import split
+from thinpipe.data.replicas import ReplicaBatches
 from thinpipe.errors import ThinpipeError
+from thinpipe.runtime.joining import join
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.pipeline import Pipeline
 from thinpipe.stages.microbatch import NoChunk
@@ -18,6 +20,7 @@ __all__ = [
     "Packet",
     "Pipe",
     "Pipeline",
+    "ReplicaBatches",
     "Split",
     "ThinpipeError",
     "balance",
@@ -26,6 +29,7 @@ __all__ = [
     "decode",
     "is_checkpointing",
     "is_recomputing",
+    "join",
     "skip",
     "split",
 ]

@@ -83,3 +83,7 @@ class PeerError(ThinpipeError, RuntimeError):
 
 class DisagreementError(ThinpipeError, ValueError):
     """Two ranks of a pipeline were started with different values; the message has both."""
+
+
+class CheckpointError(ThinpipeError, RuntimeError):
+    """A checkpoint that could not be written or found, is damaged, or is of another model."""

@@ -25,6 +25,53 @@ def random_sizes_both_ways_on_several_lanes(group, me):
             assert sent.sent == received.received and sent.messages == received.messages == 40
 
 
+def messages_are_taken_in_the_lanes_own_thread(group, me):
+    sizes = [random.Random(2).randrange(100_000) for _ in range(12)]
+    if me == 0:
+        lane = sender(group, 1, 22, window=2)
+        for number, size in enumerate(sizes):
+            lane.send([zeros(size) + number])
+        lane.flush()
+        dist.barrier(group=group)
+        return
+    taken, done = [], threading.Event()
+
+    def take(message):
+        taken.append((threading.current_thread().name, message.numel(), set(message.tolist())))
+        if len(taken) == len(sizes):
+            done.set()
+
+    lane = receiver(group, 0, 22, window=2, take=take)
+    assert done.wait(10)
+    dist.barrier(group=group)
+    assert taken == [("thinpipe lane 22", size, {number}) for number, size in enumerate(sizes)]
+    lane.abort()
+
+
+def who_takes_messages_is_told_once_that_no_more_come(group, me):
+    if me == 0:
+        lane = sender(group, 1, 23)
+        for _ in range(3):
+            lane.send([zeros(10)])
+        lane.flush()
+        dist.barrier(group=group)
+        return
+    failures, told = [], threading.Event()
+
+    def take(message):
+        raise PacketError(f"{message.numel()} zeros are no packet")
+
+    def failed(error):
+        failures.append(error)
+        told.set()
+
+    lane = receiver(group, 0, 23, take=take, failed=failed)
+    assert told.wait(10)
+    dist.barrier(group=group)
+    lane.abort()
+    assert [str(error) for error in failures] == ["10 zeros are no packet"]
+
+
 def windows_of_one_and_of_many(group, me):
     sizes = [random.Random(1).randrange(200_000) for _ in range(20)]
     exchange(group, me, 20, sizes, window=1)
@@ -177,6 +224,8 @@ def a_throttled_lane_keeps_to_its_rate_and_delay(group, me):
 
 CASES = (
     random_sizes_both_ways_on_several_lanes,
+    messages_are_taken_in_the_lanes_own_thread,
+    who_takes_messages_is_told_once_that_no_more_come,
     windows_of_one_and_of_many,
     alternating_sizes_are_hardly_padded,
     equal_sizes_are_not_padded,

@@ -1,6 +1,7 @@
 """Peers in trouble: rank 2 is killed, rank 3 is stopped, and rank 0, alone in a group with each, must notice."""
 
 import os
+import queue
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,9 @@ def a_killed_peer_is_lost(group):
     lose(outgoing.flush)
     lose(lambda: sender(group, 1, 4).send([zeros(1)]))
     lose(lambda: receiver(group, 1, 5).receive())
+    told = queue.SimpleQueue()
+    receiver(group, 1, 6, take=lambda _: None, failed=told.put)
+    assert isinstance(told.get(timeout=10), PeerLost)
 
 
 def be_killed(group):

@@ -9,6 +9,8 @@ import pytest
 
 BETWEEN_TWO = [
     "random_sizes_both_ways_on_several_lanes",
+    "messages_are_taken_in_the_lanes_own_thread",
+    "who_takes_messages_is_told_once_that_no_more_come",
     "windows_of_one_and_of_many",
     "alternating_sizes_are_hardly_padded",
     "equal_sizes_are_not_padded",

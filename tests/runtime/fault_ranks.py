@@ -94,15 +94,17 @@ def events(job):
 
 
 def pipeline(job, event=None, *, backward=False, trace=None):
-    stages = 2 * RANKS if job["schedule"] == "interleaved" else RANKS
+    workers = RANKS // job["replicas"]
+    stages = 2 * workers if job["schedule"] == "interleaved" else workers
     layers = [[nn.Linear(4, 4), nn.Tanh()] for _ in range(stages)]
     if event is not None and job["rank"] == job["culprit"]:
-        layers[job["rank"]].append(Snag(event, backward=backward))
+        layers[job["rank"] % workers].append(Snag(event, backward=backward))
     return Pipeline(
         [nn.Sequential(*each) for each in layers],
         chunks=CHUNKS,
         loss_fn=nn.functional.mse_loss,
         schedule=job["schedule"],
+        replicas=job["replicas"],
         timeout=job["timeout"],
         patience=job["patience"],
         start_timeout=job["timeout"],

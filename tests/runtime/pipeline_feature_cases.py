@@ -341,6 +341,38 @@ def frozen(site, which, schedule):
         return close_to_bare(pipeline, bare, loss, expected)
 
 
+class Weighing(nn.Module):
+    """A loss with a weight of its own, which changes the output in place, and counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((), 0.7, dtype=torch.float64))
+        self.calls = 0
+
+    def forward(self, output, target):
+        self.calls += 1
+        return functional.cross_entropy(output.mul_(self.scale), target)
+
+
+def loss_with_a_weight(site, schedule, checkpoint):
+    """The loss is a module that trains with the last stage, and is computed once a micro-batch."""
+    parts = layers("chain", site.world)
+    bare, own = copy.deepcopy(sequence(parts)), Weighing()
+    x, y = batch(7)
+    theirs = Weighing()
+    expected = theirs(bare(x), y)
+    expected.backward()
+    balance = [len(part) for part in parts]
+    settings = {"balance": balance, "schedule": schedule, "checkpoint": checkpoint, "loss_fn": own}
+    with pipelines(site, sequence(parts), **settings) as pipeline:
+        loss = pipeline.step(x, y)
+        calls = own.calls
+        worst = close_to_bare(pipeline, bare, loss, expected)
+    last = site.rank == pipeline.assembly.workers[-1]
+    assert calls == (pipeline.chunks if last else 0), calls
+    return max(worst, float((own.scale.grad - theirs.scale.grad).abs())) if last else worst
+
+
 def accumulation(site, schedule):
     """Two batches of different sizes, gradients added up, whatever was there before."""
     parts = layers("skips", site.world)

@@ -3,13 +3,12 @@
 import copy
 
 import torch
-from pipeline_cases import close_to_bare, pipelines
+from pipeline_cases import close_to_bare, difference, pipelines
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_unflatten
 
 from thinpipe import split
-from thinpipe.errors import SplitError
 from thinpipe.models.hf import run_uncut
 from thinpipe.runtime.randomness import Entropy
 from thinpipe.stages.microbatch import Batch
@@ -114,13 +113,36 @@ def traced_training(site, workers, at):
     return {"difference": max(found), "names": names, "all": list(bare.state_dict())}
 
 
-def loose_parameter(site):
-    """A parameter of a model itself, which a rank has no module to hold."""
-    model = Bridged()
-    model.register_parameter("scale", nn.Parameter(torch.ones(3)))
-    model.__class__ = type("Scaled", (Bridged,), {"forward": lambda self, x: Bridged.forward(self, x) * self.scale})
-    try:
-        with pipelines(site, split(model, at=["last"], example=torch.randn(2, 4))):
-            return "made"
-    except SplitError as error:
-        return str(error)
+class Loose(Bridged):
+    """Has parameters and a buffer itself, outside of all its modules; one of them is needed in two stages."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.scale = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(3))
+        self.register_buffer("table", torch.randn(6))
+
+    def forward(self, x):
+        early = self.first(x) + self.token
+        return self.last(self.inner[1](torch.tanh(self.inner[0](early) + self.table)) + self.token) * self.scale
+
+
+def loose_parameters(site, workers, at):
+    """Two steps of an optimizer: the largest difference of losses, gradients and weights."""
+    torch.manual_seed(1)
+    model = Loose().double()
+    bare = copy.deepcopy(model)
+    parts = split(model, at=at, example=torch.randn(2, 4).double())
+    found = []
+    with pipelines(site, parts, map=workers) as pipeline:
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.3) for each in (pipeline, bare)]
+        for rows in (8, 7):
+            x, y = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)).double(), torch.arange(rows) % 3
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            expected = functional.cross_entropy(bare(x), y)
+            expected.backward()
+            found.append(close_to_bare(pipeline, bare, pipeline.step(x, y), expected))
+            for optimizer in optimizers:
+                optimizer.step()
+        found.append(difference(pipeline.state_dict(), bare.state_dict()))
+        return {"difference": max(found), "names": list(pipeline.state_dict()), "all": list(bare.state_dict())}

@@ -24,11 +24,20 @@ import torch.distributed as dist
 sys.path.append(str(Path(__file__).parents[1]))
 
 import pipeline_cases
+import pipeline_checkpoint_cases
 import pipeline_feature_cases
 import pipeline_hf_cases
+import pipeline_mesh_cases
 import pipeline_refusal_cases
 
-MODULES = (pipeline_cases, pipeline_feature_cases, pipeline_hf_cases, pipeline_refusal_cases)
+MODULES = (
+    pipeline_cases,
+    pipeline_checkpoint_cases,
+    pipeline_feature_cases,
+    pipeline_hf_cases,
+    pipeline_mesh_cases,
+    pipeline_refusal_cases,
+)
 
 
 @dataclass(frozen=True)

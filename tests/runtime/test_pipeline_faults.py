@@ -45,10 +45,12 @@ class Story:
     event: str = ""
     backward: bool = False
     patience: float = 60.0
+    replicas: int = 1
 
     def __str__(self):
         direction = " backward" if self.backward else ""
-        return f"{self.story} {self.event}{direction} {self.schedule} rank {self.culprit}".replace("  ", " ")
+        mesh = f" of {self.replicas} replicas" if self.replicas > 1 else ""
+        return f"{self.story} {self.event}{direction} {self.schedule} rank {self.culprit}{mesh}".replace("  ", " ")
 
 
 @dataclass
@@ -186,12 +188,15 @@ def _faults():
         for b, (event, backward) in enumerate(kinds):
             culprit = (0, 2, 3, 1)[(a + b) % RANKS]
             yield Story("in_a_step", culprit, schedule, event, backward)
+    for culprit, (event, backward) in zip((3, 0, 2, 1), kinds, strict=True):
+        yield Story("in_a_step", culprit, "1f1b", event, backward, replicas=2)
 
 
 FAULTS = list(_faults())
 OTHERS = {
     "never steps": Story("never_steps", 2, patience=TIMEOUT),
     "first rank never steps": Story("never_steps", 0, patience=TIMEOUT),
+    "never steps in a mesh": Story("never_steps", 1, patience=TIMEOUT, replicas=2),
     "interrupted": Story("in_a_step", 2, event="interrupted"),
     "exits": Story("in_a_step", 1, event="exits"),
     "raises between steps": Story("between_steps", 3, event="raises"),
@@ -199,11 +204,13 @@ OTHERS = {
     "killed between steps": Story("between_steps", 0, event="killed"),
     "dies before the start": Story("dies_before_the_start", 2),
     "closes early": Story("closes_early", 0),
+    "closes early in a mesh": Story("closes_early", 2, replicas=2),
     "last closes early": Story("closes_early", 3),
     "ends late": Story("ends_late", 1),
     "stops before its trace": Story("stops_before_its_trace", 2, event="stopped"),
     "forgets to close": Story("forgets_to_close", 2),
     "one after the other": Story("one_after_the_other", 0),
+    "one mesh after the other": Story("one_after_the_other", 3, replicas=2),
     "computes": Story("in_a_step", 2, event="computes"),
 }
 
@@ -256,9 +263,10 @@ def others(story, endings):
 def test_a_fault_of_one_rank_in_a_step_ends_all_others_with_an_error_that_names_it(played, story):
     kind = {"killed": "PeerLost", "stopped": "StallError", "raises": "PeerError"}[story.event]
     letter = "F" if not story.backward else "I" if story.schedule == "zb" else "B"
+    stage = story.culprit % (RANKS // story.replicas)
     for rank, ending in others(story, played(story)).items():
         assert ending.error.startswith(f"thinpipe.errors.{kind}: rank {story.culprit} "), ending.logged
-        assert re.search(rf" at {letter}{story.culprit}\.1 of step 1\b", ending.error)
+        assert re.search(rf" at {letter}{stage}\.1 of step 1\b", ending.error)
         assert re.search(rf"; this rank, {rank}, was at .*, waiting for .* from rank \d$", ending.error)
         assert ending.code == 1
         assert ending.noticed < (TIMEOUT if story.event == "stopped" else 0) + 2
@@ -282,7 +290,7 @@ def test_a_stopped_rank_that_is_continued_ends_too(played, story):
     assert ending.noticed < 2
 
 
-@tell("never steps", "first rank never steps")
+@tell("never steps", "first rank never steps", "never steps in a mesh")
 def test_a_rank_that_never_steps_is_given_up_when_patience_ends(played, story):
     endings = played(story)
     for rank, ending in others(story, endings).items():
@@ -331,7 +339,7 @@ def test_a_process_that_ends_between_steps_is_missed(played, story):
         assert (ending.code, ending.noticed < 2) == (1, True)
 
 
-@tell("closes early", "last closes early")
+@tell("closes early", "last closes early", "closes early in a mesh")
 def test_a_rank_that_closes_too_early_is_missed(played, story):
     endings = played(story)
     for ending in others(story, endings).values():
@@ -356,7 +364,7 @@ def test_a_trace_is_not_waited_for_longer_than_its_rank_may_be_silent(played, st
     assert endings[2].code == 0
 
 
-@tell("ends late", "forgets to close", "one after the other", "computes")
+@tell("ends late", "forgets to close", "one after the other", "one mesh after the other", "computes")
 def test_nothing_is_said_where_nothing_is_wrong(played, story):
     for ending in played(story).values():
         assert ending is not None

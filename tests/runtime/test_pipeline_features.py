@@ -89,6 +89,12 @@ def test_frozen_stages_get_no_gradients_and_hinder_nobody(pool, which, schedule)
     assert max(pool.run("frozen", 3, which=which, schedule=schedule)) < EXACT
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb"])
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_a_loss_may_have_weights_and_is_computed_once(pool, schedule, checkpoint):
+    assert max(pool.run("loss_with_a_weight", 2, schedule=schedule, checkpoint=checkpoint)) < EXACT
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb"])
 def test_gradients_of_several_steps_add_up(pool, schedule):
     assert max(pool.run("accumulation", 3, schedule=schedule)) < EXACT

@@ -59,5 +59,12 @@ def test_a_traced_model_trains_as_itself_over_ranks(pool, world, workers, at):
     assert {name for each in found for name in each["names"]} == set(found[0]["all"])
 
 
-def test_a_parameter_that_no_module_has_is_refused(pool):
-    assert all("'scale' belongs to the model itself" in said for said in pool.run("loose_parameter", 1))
+@pytest.mark.parametrize(
+    ("world", "workers", "at"),
+    [(2, [0, 1], ["last"]), (3, [0, 1, 2], ["inner.1", "last"]), (2, [0, 1, 0], ["inner.0", "last"])],
+)
+def test_parameters_of_a_model_itself_are_trained_by_whichever_ranks_need_them(pool, world, workers, at):
+    """Ranks used to refuse them, for want of a module that has them."""
+    found = pool.run("loose_parameters", world, workers=workers, at=at)
+    assert max(each["difference"] for each in found) < EXACT, found
+    assert {name for each in found for name in each["names"]} == set(found[0]["all"])

@@ -143,7 +143,7 @@ def measure_cell(
 def chosen_schedule(n: int, m: int) -> str:
     """Chooses ``zb`` where the bubble is large, else ``1f1b``.
 
-    A backward in two parts takes longer than one: some 30 microseconds an operation, which small micro-batches feel.
+    A backward in two parts takes longer than one, by some microseconds an operation, which small micro-batches feel.
     """
     return "zb" if m < n else "1f1b"
 

@@ -21,8 +21,10 @@ _MOST = 1 << 20
 """Bytes that a rank may tell about its pipeline."""
 
 
-def meet(group: dist.ProcessGroup, name: str, *, timeout: float) -> dist.ProcessGroup:
-    """Makes a gloo group of the same ranks that nobody else uses.
+def meet(
+    group: dist.ProcessGroup, name: str, *, timeout: float, ranks: Sequence[int] | None = None
+) -> dist.ProcessGroup:
+    """Makes a gloo group that nobody else uses.
 
     Not by ``new_group``: it waits for ever for a rank that does not come, and its names depend on how many groups a
     process has made, so that ranks which were in different pipelines before would never meet.
@@ -31,19 +33,26 @@ def meet(group: dist.ProcessGroup, name: str, *, timeout: float) -> dist.Process
         group: the ranks; its store counts how often each of them has come.
         name: what the group is for.
         timeout: seconds to wait for the others.
+        ranks: those that are to meet, this one among them (default: all).
 
     Raises:
         StallError: a rank did not come.
     """
     store = group.get_group_store()
-    turns = [f"thinpipe/{name}/{rank}" for rank in range(group.size())]
+    if ranks is None:
+        ranks = list(range(group.size()))
+    else:
+        # Each company counts for itself: its ranks may have been in others, not all of them in the same.
+        name = f"{name}/{'-'.join(map(str, ranks))}"
+    turns = {rank: f"thinpipe/{name}/{rank}" for rank in ranks}
     turn = store.add(turns[group.rank()], 1)
+    place = ranks.index(group.rank())
     try:
         made = dist.ProcessGroupGloo(
-            PrefixStore(f"thinpipe/{name}/{turn}", store), group.rank(), group.size(), timedelta(seconds=timeout)
+            PrefixStore(f"thinpipe/{name}/{turn}", store), place, len(ranks), timedelta(seconds=timeout)
         )
     except RuntimeError as error:
-        missing = [f"rank {rank}" for rank, each in enumerate(turns) if store.add(each, 0) < turn]
+        missing = [f"rank {rank}" for rank, each in turns.items() if store.add(each, 0) < turn]
         raise _absent(group, timeout, error, " and ".join(missing)) from error
     return cast(dist.ProcessGroup, made)  # a backend by itself: it sends and receives as a group does
 

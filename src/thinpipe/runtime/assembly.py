@@ -64,16 +64,18 @@ class Assembly:
     Args:
         stages: all stages; those of other ranks without their layers.
         workers: the rank of each stage.
-        own: this rank's layers, under the names they have in the whole model.
+        own: a tree of this rank's layers, under the names they have in the whole model.
         ties: parameters of this rank that others have as well.
         layers: the names of the layers of each stage.
+        state: the names of everything that the whole model saves.
     """
 
     stages: list[Stage]
     workers: tuple[int, ...]
-    own: dict[str, nn.Module]
+    own: nn.Module
     ties: list[Tie]
     layers: list[list[str]]
+    state: frozenset[str]
 
     @property
     def edges(self) -> list[Edge]:
@@ -92,7 +94,7 @@ def assemble(
     workers: Sequence[int] | None,
     *,
     rank: int,
-    world: int,
+    ranks: Sequence[int],
     device: torch.device,
 ) -> Assembly:
     """Cuts a model and keeps the stages of one rank.
@@ -100,9 +102,9 @@ def assemble(
     Args:
         model: an ``nn.Sequential`` with a balance, or the stages themselves.
         balance: the layers of each stage of an ``nn.Sequential``.
-        workers: the rank of each stage (default: in turn).
+        workers: for each stage the place of its rank in ``ranks`` (default: in turn).
         rank: this one.
-        world: the number of ranks.
+        ranks: those that share the model.
         device: where this rank's stages belong.
 
     Raises:
@@ -110,33 +112,23 @@ def assemble(
         BalanceError: stages, balance, ranks and map do not fit.
     """
     names, trees, parts = _parts(model, balance)
-    n = len(parts)
+    n, world = len(parts), len(ranks)
     chosen = tuple(workers) if workers is not None else in_turn(n, world)
     if len(chosen) != n or set(chosen) != set(range(world)):
         raise BalanceError(
             f"{n} stages on {world} ranks: the map {list(chosen)} must name a rank for each stage, and each of the "
             f"ranks 0 to {world - 1} at least once"
         )
+    chosen = tuple(ranks[worker] for worker in chosen)
     ties = _ties(parts, chosen, rank)
     pops, stashes = routes(parts)
     stages = []
     for j, part in enumerate(parts):
         module = part.to(device) if chosen[j] == rank else nn.Sequential()
         stages.append(Stage(j, module, device, sum(len(each) for each in parts[:j]), pops[j], stashes[j]))
-    own = _own([tree for tree, worker in zip(trees, chosen, strict=True) if worker == rank])
-    return Assembly(stages, chosen, own, ties, names)
-
-
-def _own(trees: Sequence[nn.Module]) -> dict[str, nn.Module]:
-    """Joins what a rank has of the model."""
-    whole = grafted(trees)
-    loose = [name for name in (*whole._parameters, *whole._buffers) if name not in whole._non_persistent_buffers_set]
-    if loose:
-        raise SplitError(
-            f"'{loose[0]}' belongs to the model itself and to none of its modules; move it into one, whose forward "
-            "returns it, or use a Pipe"
-        )
-    return whole._modules  # type: ignore[return-value]
+    own = grafted([tree for tree, worker in zip(trees, chosen, strict=True) if worker == rank])
+    state = frozenset(name for tree in trees for name in tree.state_dict())
+    return Assembly(stages, chosen, own, ties, names, state)
 
 
 def _parts(

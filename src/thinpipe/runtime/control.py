@@ -218,6 +218,7 @@ class Control:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
+        self._callbacks.clear()  # whoever is called has this control as well: the two would live until collected
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 

@@ -31,25 +31,19 @@ from thinpipe.links import Closed, Throttle
 from thinpipe.runtime.agreement import agree, explained, fingerprint, meet, part
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.assembly import assemble
-from thinpipe.runtime.control import Control
+from thinpipe.runtime.connections import connect
 from thinpipe.runtime.crossing import CodecChoice, crossings, load_state, specs_of, state_of, verify_choice
+from thinpipe.runtime.mesh import Mesh
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.pipe import RECOMPUTE_MODES
-from thinpipe.runtime.post import Post
 from thinpipe.runtime.randomness import DrawingHabits
 from thinpipe.runtime.rank_step import LastStage, RankStep, moved, targets_of, with_recomputations
 from thinpipe.runtime.statistics import Statistics, statistics_of
-from thinpipe.runtime.ties import Ties
-from thinpipe.runtime.tracing import RankTrace
-from thinpipe.runtime.ways import Ways, open_ways
 from thinpipe.runtime.whereabouts import Doing, Whereabouts
 from thinpipe.runtime.worker import Station, Worker
 from thinpipe.schedule import Action, ActionList, Kind, plan, validate
 from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
 from thinpipe.stages.microbatch import Batch
-
-_JOIN = 2.0
-"""Seconds that threads may need to end; they do so at once, unless one of them packs something large."""
 
 
 class Pipeline(nn.Module):
@@ -59,7 +53,7 @@ class Pipeline(nn.Module):
     ``state_dict`` and optimizers are of this rank's part alone.
 
     Args:
-        stages: the whole model, of which the rank keeps its part: a list of modules, one a stage, or an
+        stages: the whole model, of which the rank keeps its part: a list of modules, one a stage, a ``Split``, or an
             ``nn.Sequential`` with a ``balance``. A stage gets what the one before it returns; if its forward takes
             several arguments, a tuple is spread over them, and a dictionary by names.
         chunks: the number of micro-batches.
@@ -71,7 +65,12 @@ class Pipeline(nn.Module):
             while messages travel; each costs the memory of its activations. Default: 1.
         codec: how activations are packed at the cuts; see ``Pipe``. Default: not at all.
         grad_codec: how gradients are packed. Default: not at all.
-        map: the rank of each stage; ``(0, 1, 0)`` is a U. Default: dealt out in turn.
+        map: the rank of each stage; ``(0, 1, 0)`` is a U. With replicas, the place of the rank in its replica. Default:
+            dealt out in turn.
+        replicas: how many pipelines train the model together, each on its own rows of a batch. Of ``n`` ranks the first
+            ``n / replicas`` are replica 0, and so on. Gradients are those of one device with all rows; weights and
+            buffers begin as those of replica 0, whose buffers (BatchNorm's statistics) win after every step, too.
+            Default: 1.
         group: the process group. Default: all processes.
         device: where this rank's stages are. Default: the current GPU if the group can use it, else the CPU.
         checkpoint: the stages whose activations are recomputed: ``never`` none, ``always`` all, or their numbers.
@@ -96,6 +95,8 @@ class Pipeline(nn.Module):
         StallError: not all ranks came.
     """
 
+    loss_fn: Callable[..., Tensor]
+
     def __init__(
         self,
         stages: nn.Sequential | Sequence[nn.Module],
@@ -108,6 +109,7 @@ class Pipeline(nn.Module):
         codec: CodecChoice = None,
         grad_codec: CodecChoice = None,
         map: Sequence[int] | None = None,
+        replicas: int = 1,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         checkpoint: str | Sequence[int] = "never",
@@ -126,9 +128,14 @@ class Pipeline(nn.Module):
             raise ThinpipeError("there is no process group; call torch.distributed.init_process_group, under torchrun")
         self.rank, self.world = group.rank(), group.size()
         self.chunks, self.schedule, self.ahead = chunks, schedule, ahead
-        self.loss_fn, self.scaler = loss_fn, scaler
+        # Not as a submodule: weights of a loss are no part of the model, and only the last rank would move them.
+        self.__dict__["loss_fn"] = loss_fn
+        self.scaler = scaler
         talk = meet(group, "talk", timeout=start_timeout)
+        # First of all: who disagrees about it could not make sense of the rest, and would say something else.
+        self._compare(talk, {"number of replicas": replicas}, timeout=start_timeout)
         with explained(talk, timeout=start_timeout):
+            self._mesh = Mesh(self.rank, self.world, replicas)
             if chunks < 1:
                 raise ValueError(f"chunks is the number of micro-batches, at least 1, got {chunks}")
             if recompute not in RECOMPUTE_MODES:
@@ -136,15 +143,14 @@ class Pipeline(nn.Module):
             verify_choice(codec)
             verify_choice(grad_codec)
             self.device = _device(device)
-            self.assembly = assemble(stages, balance, map, rank=self.rank, world=self.world, device=self.device)
+            self.assembly = assemble(stages, balance, map, rank=self.rank, ranks=self._mesh.team, device=self.device)
             n = len(self.assembly.stages)
             self._recomputed = _recomputed(checkpoint, n)
             self._plans: dict[int, list[ActionList]] = {}
             self._plan(chunks)  # whatever is wrong with the schedule is said now
             if deferred_batch_norm:
-                for layer in self.assembly.own.values():
-                    defer_batch_norm(nn.Sequential(layer))
-            self._modules.update(self.assembly.own)
+                defer_batch_norm(self.assembly.own)
+            self._take_over(self.assembly.own)
             self._crossings = crossings(self.assembly.stages, codec, grad_codec)
         self._stations = {
             j: Station(stage, self._crossings, thrifty=recompute == "cheap")
@@ -155,13 +161,68 @@ class Pipeline(nn.Module):
         self._where = Whereabouts(self.assembly.workers)
         self._steps = self._norms = 0
         self.statistics: Statistics | None = None
+        terms = self._terms(fingerprint(list(stages)), traced=trace is not None)
+        self._compare(talk, terms, timeout=start_timeout)
+        self._connections = connect(
+            group,
+            talk,
+            self._mesh,
+            self.assembly,
+            self._crossings,
+            device=self.device,
+            where=self._where,
+            start_timeout=start_timeout,
+            timeout=timeout,
+            patience=patience,
+            throttle=throttle,
+            trace=trace,
+        )
+        self._begin()
+
+    @property
+    def replicas(self) -> int:
+        """The number of pipelines that train the model together."""
+        return self._mesh.replicas
+
+    @property
+    def replica(self) -> int:
+        """The one that this rank belongs to; its inputs are that replica's rows of a batch."""
+        return self._mesh.replica
+
+    @property
+    def worker(self) -> int:
+        """The place of this rank in its replica, as in ``map``."""
+        return self._mesh.worker
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How the model is spread over ranks, in plain values; what ranks remember of codecs is of use in the same."""
+        return {
+            "replicas": self.replicas,
+            "map": list(self._map),
+            "layers": self.assembly.layers,
+            "codecs": [[e.source, e.target, *specs] for e, specs in specs_of(self._crossings).items()],
+        }
+
+    def _take_over(self, tree: nn.Module) -> None:
+        """Makes everything in a tree of modules this one's own, under the same names."""
+        self._modules.update(tree._modules)
+        self._parameters.update(tree._parameters)
+        self._buffers.update(tree._buffers)
+        self._non_persistent_buffers_set |= tree._non_persistent_buffers_set
+
+    @staticmethod
+    def _compare(talk: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> None:
         try:
-            agree(talk, self._terms(fingerprint(list(stages)), traced=trace is not None), timeout=start_timeout)
-            data = meet(group, "data", timeout=start_timeout)
+            agree(talk, values, timeout=timeout)
         except BaseException:
             part(talk)
             raise
-        self._connect(talk, data, timeout=timeout, patience=patience, throttle=throttle, trace=trace)
+
+    @property
+    def _map(self) -> tuple[int, ...]:
+        """The place of each stage's rank in its replica."""
+        return tuple(rank - self._mesh.team[0] for rank in self.assembly.workers)
 
     def _terms(self, model: str, *, traced: bool) -> dict[str, Any]:
         """Lists what must be the same on all ranks, by names for people."""
@@ -172,53 +233,28 @@ class Pipeline(nn.Module):
             "number of chunks": self.chunks,
             "schedule": self.schedule,
             "micro-batches ahead": self.ahead,
-            "map of stages to ranks": list(self.assembly.workers),
-            "layers of the stages": self.assembly.layers,
-            "codecs": [[e.source, e.target, *specs] for e, specs in specs_of(self._crossings).items()],
+            "map of stages to ranks": self.layout["map"],
+            "layers of the stages": self.layout["layers"],
+            "codecs": self.layout["codecs"],
             "recomputed stages": sorted(self._recomputed),
             "model (a digest of names, shapes and types)": model,
             "gradient scaler": self.scaler is not None,
             "trace": traced,
         }
 
-    def _connect(
-        self,
-        talk: dist.ProcessGroup,
-        data: dist.ProcessGroup,
-        *,
-        timeout: float,
-        patience: float,
-        throttle: Callable[[], Throttle] | None,
-        trace: str | Path | None,
-    ) -> None:
-        """Opens everything that joins this rank to the others, and makes shared weights equal."""
-        self._trace = RankTrace(self.rank, trace, talk)
-        self._control = Control(talk, self._where, timeout=timeout, patience=patience)
-        self._ways: Ways = open_ways(
-            data, self.assembly, self._crossings, self.device, timeout=patience, throttle=throttle
-        )
-        specs = (spec for pair in specs_of(self._crossings).values() for spec in pair)
-        self._post = Post(
-            self._ways.outgoing,
-            self._ways.incoming,
-            specs=frozenset(spec for spec in specs if spec is not None),
-            where=self._where,
-            failed=self._control.broken,
-            tracer=self._trace.tracer,
-        )
-        self._control.when_failed(self._post.close)
-        lanes = 2 * len(self.assembly.edges)
-        self._ties = Ties(
-            self.assembly.ties, data, first_lane=lanes, timeout=patience, links=self._ways.links, where=self._where
-        )
-        self._control.when_failed(self._ties.close)
-        self._shut = weakref.finalize(self, _shut, self._control, self._post, self._ties, [data, talk])
+    def _begin(self) -> None:
+        """Sees to the end of what was opened, and makes shared weights equal."""
+        joined = self._connections
+        self._control, self._talk, self._post = joined.control, joined.talk, joined.post
+        self._ties, self._siblings = joined.ties, joined.siblings
+        self._shut = weakref.finalize(self, joined.shut)
         # Not by the finalizer itself: only what is registered after the lanes is called before they break off.
         self._shut.atexit = False
         atexit.register(self._shut)
         with self._guarded():
             self._ties.make_equal()
             self._ties.flush()
+            self._siblings.make_equal()
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -227,11 +263,12 @@ class Pipeline(nn.Module):
 
         Args:
             inputs: the batch, needed by the rank of the first stage and ignored by the others: a tensor, or a nesting
-                of tuples, lists and dictionaries, cut along the first dimension.
+                of tuples, lists and dictionaries, cut along the first dimension. With replicas, this replica's rows;
+                they may have different numbers of rows, some none at all.
             targets: needed by the rank of the last stage; without any, ``loss_fn`` gets the output alone.
 
         Returns:
-            The loss, weighted by rows: that of the whole batch, on every rank.
+            The loss, weighted by rows: that of the whole batch, over all replicas, on every rank.
 
         Raises:
             PeerError, PeerLost, StallError: something failed on another rank; the pipeline is of no use any more.
@@ -239,14 +276,18 @@ class Pipeline(nn.Module):
         with self._guarded():
             began = time.perf_counter()
             step = self._prepare(inputs, targets, train=True)
+            self._siblings.set_gradients_aside()
             self._ties.set_gradients_aside()
             step.lend_gradients()
             with one_batch(deferred_layers(self)):
                 step.run(self._actions(train=True), train=True)
-            self._post.flush()
+            # Gradients are added up while the last ones are still on their way to other stages.
+            self._post.dispatch()
             step.leave_gradients()
             self._where.at(f"the gradients of shared weights in step {self._steps - 1}")
             self._ties.sum_gradients()
+            self._sum_over_replicas()
+            self._post.flush()
             self._ties.flush()
             loss = self._share_loss(step)
             assert loss is not None
@@ -261,8 +302,8 @@ class Pipeline(nn.Module):
             targets: as in ``step``.
 
         Returns:
-            With targets on the rank of the last stage, the loss on every rank. Without, the output on that rank, and
-            None on all others.
+            With targets on the rank of the last stage, the loss on every rank, that of all replicas. Without, the
+            output on that rank, of its own replica's rows, and None on all others, or if there are none.
         """
         modes = {module: module.training for module in self.modules()}
         self.eval()
@@ -280,19 +321,37 @@ class Pipeline(nn.Module):
                 module.training = training
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scales the gradients of all ranks so that their common norm is at most ``max_norm``; returns the norm."""
+        """Scales the gradients of all ranks so that their common norm is at most ``max_norm``; returns the norm.
+
+        Replicas have the same gradients, and each scales its own.
+        """
         with self._guarded():
             number, self._norms = self._norms, self._norms + 1
             self._where.at(f"the norm of all gradients, after step {self._steps - 1}")
             grads = [p.grad for p in self.parameters() if p.grad is not None and self._ties.counts(p)]
             own = float(torch.nn.utils.get_total_norm(grads, norm_type)) if grads else 0.0
-            self._control.tell(f"norm of rank {self.rank}", number, own)
-            others = [rank for rank in range(self.world) if rank != self.rank]
+            others = [rank for rank in self._mesh.team if rank != self.rank]
+            for rank in others:
+                self._control.tell(f"norm of rank {self.rank}", number, own, to=rank)
             norms = [own, *(float(self._control.wait_for(f"norm of rank {r}", number, r)) for r in others)]
             # Sorted, so that all ranks add in the same order and scale by the same number.
             total: Tensor = torch.linalg.vector_norm(torch.tensor(sorted(norms), dtype=torch.float64), norm_type)
             torch.nn.utils.clip_grads_with_norm_(list(self.parameters()), max_norm, total.to(self.device))
             return total
+
+    def gather(self, what: str, value: Any) -> list[Any]:
+        """Collects a plain value of every rank, by rank; all ranks call it.
+
+        Args:
+            what: what it is about, for people; the same on all ranks.
+            value: anything that JSON can say in a few kilobytes.
+
+        Raises:
+            DisagreementError: another rank came with something else.
+            PeerError, PeerLost, StallError: a rank failed, or does not come.
+        """
+        with self._guarded():
+            return self._talk.gather(what, value)
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -301,39 +360,32 @@ class Pipeline(nn.Module):
         source, sink = self.assembly.workers[0], self.assembly.workers[-1]
         self._where.at(f"the start of step {number}")
         self._control.begin(number)
-        batch = None
-        if self.rank == source:
-            batch = self._batch(inputs)
-            begin: dict[str, Any] = {"rows": batch.rows, "train": train}
-        else:
-            begin = self._control.wait_for("begin", number, source)
-            if begin["train"] is not train:
-                here, there = ("step", "evaluate") if train else ("evaluate", "step")
-                raise BatchError(f"rank {source} called {there}() where rank {self.rank} called {here}()")
-        rows = [int(each) for each in begin["rows"]]
-        self._rows = rows
+        batch = self._batch(inputs) if self.rank == source else None
+        counts = None if batch is None else [count for count in batch.rows if count]
+        rows = self._rows = self._talk.rows(number, counts, train=train)
         last = None
         if self.rank == sink:
-            parts = None if targets is None else [moved(part, self.device) for part in targets_of(targets, rows)]
             n = len(self.assembly.stages)
+            parts = None if targets is None else [moved(each, self.device) for each in targets_of(targets, rows.own)]
             last = LastStage(Edge(n - 1, n), self.device, rows, parts, self.loss_fn, self._scaled)
         if train and self.scaler is not None:
             self.scaler.scale(torch.zeros((), device=self.device))  # every rank's scaler begins at its first use
         self._post.begin(number)
         ambient = Ambient.capture([self.device])
-        workers = self._workers(len(rows), ambient, last, train=train)
+        workers = self._workers(len(rows.own), ambient, last, train=train)
         step = RankStep(workers, self._post, ambient, last, self._at)
-        if batch is not None:
+        if batch is not None and rows.own:
             step.feed(batch)
+        if batch is not None:
             # Not sooner: the threads that say it would keep this one from its work, and nobody waits for it yet.
-            self._control.tell("begin", number, begin)
+            self._talk.announce(number, rows.own, train=train)
         return step
 
     def _batch(self, inputs: Any) -> Batch:
         if inputs is None:
             raise BatchError(f"rank {self.rank} has the first stage, and needs inputs; got None")
         batch = Batch.of(inputs, self.chunks)
-        if not sum(batch.rows):
+        if not sum(batch.rows) and self.replicas == 1:
             raise BatchError("the batch is empty; a step needs at least one row")
         return batch
 
@@ -356,13 +408,15 @@ class Pipeline(nn.Module):
     def _plan(self, m: int) -> list[ActionList]:
         if m not in self._plans:
             cut = self.assembly
-            job, lists = plan(self.schedule, len(cut.stages), m, cut.workers, cut.skips, ahead=self.ahead)
+            job, lists = plan(self.schedule, len(cut.stages), m, self._map, cut.skips, ahead=self.ahead)
             validate(job, lists)
             self._plans[m] = lists
         return self._plans[m]
 
     def _actions(self, *, train: bool) -> ActionList:
-        own = self._plan(len(self._rows))[self.rank]
+        if not self._rows.own:
+            return []
+        own = self._plan(len(self._rows.own))[self.worker]
         if not train:
             return [action for action in own if action.kind is Kind.FORWARD]
         return with_recomputations(own, self._recomputed)
@@ -372,19 +426,23 @@ class Pipeline(nn.Module):
         return scaled
 
     def _share_loss(self, step: RankStep) -> Tensor | None:
-        """Tells all ranks the loss, in the last rank's type; None where there is none."""
-        if step.last is None:
-            told = self._control.wait_for("loss", self._steps - 1, self.assembly.workers[-1])
-            return None if told is None else torch.tensor(told[0], dtype=getattr(torch, told[1]))
-        loss = step.last.loss
-        told = None if loss is None else (float(loss), str(loss.dtype).removeprefix("torch."))
-        self._control.tell("loss", self._steps - 1, told)
-        return loss
+        return self._talk.loss(self._steps - 1, None if step.last is None else step.last.loss, self._rows)
+
+    def _sum_over_replicas(self) -> None:
+        if self.replicas == 1:
+            return
+        self._where.at(f"adding up the gradients of all replicas in step {self._steps - 1}")
+        began = time.perf_counter()
+        self._siblings.sum_gradients()
+        details = {"step": self._steps - 1, "bytes": self._siblings.bytes}
+        self._connections.trace.tracer.add("wire", "sum over replicas", began, time.perf_counter(), **details)
 
     def _finish(self, step: RankStep, began: float) -> None:
         self._randomness.settle(recomputes=bool(self._recomputed))
         seconds = time.perf_counter() - began
-        self.statistics = statistics_of(seconds, step.computed, self._post.stalled, self._ways, self._ties.meter)
+        self.statistics = statistics_of(
+            seconds, step.computed, self._post.stalled, self._connections.ways, self._ties.meter, self._siblings
+        )
         self._where.at(f"the end of step {self._steps - 1}")
 
     def _at(self, action: Action) -> None:
@@ -420,7 +478,7 @@ class Pipeline(nn.Module):
     def close(self) -> None:
         """Ends the pipeline: writes the trace, tells the other ranks, and stops all threads. Safe to call twice."""
         if self._control.failure is None and not self._control.closed:
-            self._trace.write(self._control)
+            self._connections.trace.write(self._control)
         self._shut()
         atexit.unregister(self._shut)
 
@@ -460,17 +518,3 @@ def _recomputed(checkpoint: str | Sequence[int], stages: int) -> frozenset[int]:
     if not set(checkpoint) <= set(range(stages)):
         raise ValueError(f"checkpoint names the stages {list(checkpoint)}, but there are 0 to {stages - 1}")
     return frozenset(checkpoint)
-
-
-def _shut(control: Control, post: Post, ties: Ties, groups: Sequence[dist.ProcessGroup]) -> None:
-    """Ends a pipeline that was closed, that nobody has any more, or whose process ends."""
-    control.close()
-    post.close()
-    ties.close()
-    # Gloo lets nobody stop waiting; only a connection that breaks ends the lanes' threads, and a process that ends
-    # before them is aborted.
-    for group in groups:
-        part(group)
-    until = time.monotonic() + _JOIN
-    control.join(until)
-    post.join(until)

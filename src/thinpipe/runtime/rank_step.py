@@ -14,8 +14,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from thinpipe.errors import BatchError
 from thinpipe.runtime.ambient import Ambient
+from thinpipe.runtime.graph import loosened, take_grad
 from thinpipe.runtime.parcel import Edge, Grads, Parcel, back, there
 from thinpipe.runtime.post import Post
+from thinpipe.runtime.talk import Rows
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.runtime.worker import Worker
 from thinpipe.schedule import Action, ActionList, Kind
@@ -30,7 +32,7 @@ class LastStage:
     Args:
         edge: out of the last stage.
         device: of the last stage.
-        rows: of each micro-batch.
+        rows: of each micro-batch, and of all replicas.
         targets: of each micro-batch; None where nobody gave any.
         loss_fn: compares outputs with targets.
         scale: multiplies the weight that a loss goes backward with.
@@ -38,7 +40,7 @@ class LastStage:
 
     edge: Edge
     device: torch.device
-    rows: Sequence[int]
+    rows: Rows
     targets: list[Any] | None
     loss_fn: Callable[..., Tensor]
     scale: Callable[[Tensor], Tensor]
@@ -47,7 +49,7 @@ class LastStage:
 
     @property
     def loss(self) -> Tensor | None:
-        """The loss of the whole batch, once all micro-batches are through; None without targets."""
+        """This replica's part of the loss, once all micro-batches are through; None without targets."""
         if not self.losses:
             return None
         # A sum of many micro-batches in half precision would be off by more than one loss is.
@@ -59,7 +61,7 @@ class LastStage:
         loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise BatchError(f"loss_fn must return one number, the mean over the rows, got {_shape(loss)}")
-        share = self.rows[i] / sum(self.rows)
+        share = self.rows.own[i] / self.rows.total
         self.losses.append((loss.detach(), share))
         return loss, self.scale(loss.new_full(loss.shape, share))
 
@@ -73,20 +75,22 @@ class LastStage:
         if self.targets is None and not train:
             self.outputs.append(Parcel(leaves, parcel.spec, parcel.wants_grad, {}))
             return
-        grads = [isinstance(x, Tensor) and wanted for x, wanted in zip(leaves, parcel.wants_grad, strict=True)]
-        starts = [x.detach().requires_grad_() if wanted else x for x, wanted in zip(leaves, grads, strict=True)]
+        wanted = [isinstance(x, Tensor) and asked for x, asked in zip(leaves, parcel.wants_grad, strict=True)]
+        starts = [x.detach().requires_grad_() if asked else x for x, asked in zip(leaves, wanted, strict=True)]
         with ambient.computing(grad=train):
-            loss, weight = self.compare(i, tree_unflatten(starts, parcel.spec))
-        if train and any(grads):
+            output = tree_unflatten([loosened(x) for x in starts], parcel.spec)
+            loss, weight = self.compare(i, output)
+        if train and any(wanted):
             if loss.requires_grad:
                 torch.autograd.backward(loss, weight)
-            arrived = [x.grad if wanted else None for x, wanted in zip(starts, grads, strict=True)]
-            post.send(back(self.edge, i), Grads(arrived, mark_ready([self.device])))
+            post.send(back(self.edge, i), Grads([take_grad(x) for x in starts], mark_ready([self.device])))
 
     def output(self) -> Any:
-        """Puts the outputs of all micro-batches together."""
+        """Puts the outputs of all micro-batches together; None if there are none."""
+        if not self.outputs:
+            return None
         leaves, layout = gather(
-            [parcel.leaves for parcel in self.outputs], [parcel.spec for parcel in self.outputs], list(self.rows)
+            [parcel.leaves for parcel in self.outputs], [parcel.spec for parcel in self.outputs], self.rows.own
         )
         return layout.nest(leaves)
 

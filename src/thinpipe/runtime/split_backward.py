@@ -16,7 +16,8 @@ Some weights have their gradients in ``I``, with the inputs:
 
 * those that hang off the path in several places, being used twice: only the sum of their gradients is theirs, which
   hooks may look at and change;
-* those below an ``autograd.Function`` written in Python, which makes all its gradients whether they are wanted or not.
+* those below an ``autograd.Function`` written in Python, which makes all its gradients whether they are wanted or not;
+* those of a batch norm, whose gradients are sums that its input's gradient needs as well.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ WeightWork: TypeAlias = Callable[[], None]
 
 _INDIVISIBLE = frozenset({"CheckpointFunctionBackward", "CompiledFunctionBackward"})
 """Nodes that refuse to be asked for some gradients only, or to keep the graph: reentrant checkpoints, torch.compile."""
+
+_TOGETHER = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0", "MiopenBatchNormBackward0"})
+"""Nodes that compute their weights' gradients on the way to that of their input; asked twice, they do it twice."""
+
+_MOST_GATHERED = 1 << 24
+"""Bytes of gradients that may wait for others, beside those that the weights have."""
 
 
 @dataclass
@@ -57,18 +64,39 @@ class _Place:
     def keep(self, grads: tuple[Tensor | None, ...]) -> None:
         self.arrived = grads
 
-    def backward(self) -> None:
-        """Computes the gradients of the weights from those kept."""
+    def ask(self) -> list[tuple[GradientEdge, Tensor]]:
+        """Has the operation compute what is wanted, and returns it with the ways that it has yet to go."""
         if all(grad is None for grad in self.arrived):
-            return
+            return []
         # Not by the engine: it would call hooks on the operation's results again, and look through all that is below.
         grads = self.node(*self.arrived)  # type: ignore[operator, misc]
         grads = grads if isinstance(grads, tuple) else (grads,)
-        pairs = [(edge, _fitted(grads[k], edge)) for k, edge in self.ways if grads[k] is not None]
-        del grads
-        if pairs:
-            edges, values = zip(*pairs, strict=True)
-            torch.autograd.backward(edges, values, inputs=self.weights)
+        return [(edge, _fitted(grads[k], edge)) for k, edge in self.ways if grads[k] is not None]
+
+
+class _Gathered:
+    """Gradients on their way to weights; the engine is called for many at once, which takes it little longer."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[GradientEdge, Tensor]] = []
+        self._weights: list[GradientEdge] = []
+        self._bytes = 0
+
+    def add(self, place: _Place) -> None:
+        """Takes what a place is asked for."""
+        pairs = place.ask()
+        self._pairs += pairs
+        self._weights += place.weights
+        self._bytes += sum(grad.numel() * grad.element_size() for _, grad in pairs)
+        if self._bytes > _MOST_GATHERED:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Brings all of them to their weights."""
+        if self._pairs:
+            edges, grads = zip(*self._pairs, strict=True)
+            torch.autograd.backward(edges, grads, inputs=self._weights)
+        self._pairs, self._weights, self._bytes = [], [], 0
 
 
 class _Asked(torch.autograd.Function):
@@ -127,8 +155,10 @@ def _weight_backward(
     places.reverse()
 
     def each() -> None:
+        gathered = _Gathered()
         while places:
-            places.pop().backward()
+            gathered.add(places.pop())
+        gathered.deliver()
 
     with torch.enable_grad():
         token = torch.empty(0, requires_grad=True, device="cpu")
@@ -178,7 +208,7 @@ def _hang(
     homes = {root: outputs for root in roots if root not in path}
     for node, below in graph.items():
         if node in path:
-            homes[node] = now if _is_leaf(node) or isinstance(node, BackwardCFunction) else _Place(node)
+            homes[node] = now if _gives_all(node) else _Place(node)
         place = homes[node]
         for following in below:
             if following not in path:
@@ -199,6 +229,11 @@ def _hang(
 
 def _is_leaf(node: Node) -> bool:
     return type(node).__name__ == "AccumulateGrad"
+
+
+def _gives_all(node: Node) -> bool:
+    """Tells whether a node has the gradients of its weights when it has that of its input."""
+    return _is_leaf(node) or isinstance(node, BackwardCFunction) or type(node).__name__ in _TOGETHER
 
 
 def _fitted(grad: Tensor, edge: GradientEdge) -> Tensor:

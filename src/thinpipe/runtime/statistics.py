@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from thinpipe.links import Meter, Reading
 from thinpipe.runtime.parcel import Cargo
+from thinpipe.runtime.replicas import Siblings
 from thinpipe.runtime.ways import Ways
 
 
@@ -46,6 +47,8 @@ class Statistics:
         stalled: of that, waiting for another rank.
         lanes: what crossed, summed over all steps so far.
         tied: what the gradients of weights that ranks share have cost beside that.
+        reducing: seconds of this step in which gradients were added up over replicas, waiting for them included.
+        reduced: bytes of gradients and buffers that were.
     """
 
     seconds: float
@@ -53,13 +56,17 @@ class Statistics:
     stalled: float
     lanes: tuple[Lane, ...]
     tied: Reading
+    reducing: float = 0.0
+    reduced: int = 0
 
 
-def statistics_of(seconds: float, computed: float, stalled: float, ways: Ways, tied: Meter) -> Statistics:
+def statistics_of(
+    seconds: float, computed: float, stalled: float, ways: Ways, tied: Meter, siblings: Siblings
+) -> Statistics:
     """Reads all meters."""
     sending = {id(way) for way, _ in ways.outgoing}
     lanes = tuple(
         Lane(way.edge.source, way.edge.target, way.cargo, way.peer, id(way) in sending, way.meter.snapshot())
         for way in ways.all
     )
-    return Statistics(seconds, computed, stalled, lanes, tied.snapshot())
+    return Statistics(seconds, computed, stalled, lanes, tied.snapshot(), siblings.seconds, siblings.bytes)

@@ -54,7 +54,7 @@ def open_ways(
     """
     ways, rank = Ways(), group.rank()
     if throttle is not None:
-        ways.links.update({peer: throttle() for peer in range(group.size()) if peer != rank})
+        ways.links.update({peer: throttle() for peer in sorted(set(assembly.workers)) if peer != rank})
     for number, edge in enumerate(assembly.edges):
         source, target = assembly.workers[edge.source], assembly.workers[edge.target]
         if source == target or rank not in (source, target):

@@ -108,6 +108,7 @@ class Program:
             _forget_origins(graph)
             _keep_layers(graph, model)
             _forget_constants(graph, model)
+            _share_state(graph, model)
         return cls(whole)
 
     @property
@@ -242,6 +243,19 @@ def _forget_origins(graph: fx.GraphModule) -> None:
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.clear()
     graph.meta.clear()
+
+
+def _share_state(graph: fx.GraphModule, model: nn.Module) -> None:
+    """Puts the model's own parameters and buffers in their places: the tracer copies one that several stages use."""
+    parameters, buffers = (
+        dict(named(remove_duplicate=False)) for named in (model.named_parameters, model.named_buffers)
+    )
+    for path, module in graph.named_modules():
+        for places, own in ((module._parameters, parameters), (module._buffers, buffers)):
+            for name in places:
+                found = own.get(f"{path}.{name}" if path else name)
+                if found is not None:
+                    places[name] = found
 
 
 def _forget_constants(graph: nn.Module, model: nn.Module) -> None:

@@ -1,0 +1,66 @@
+"""Whoever saves or loads a checkpoint together: all ranks of a pipeline, or a process with a whole model by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
+
+from thinpipe.errors import CheckpointError, ThinpipeError
+from thinpipe.runtime.pipeline import Pipeline
+
+T = TypeVar("T")
+
+
+class Company:
+    """The processes that take part, as one of them sees the others.
+
+    Args:
+        target: the pipeline, or the model, of this process.
+    """
+
+    def __init__(self, target: nn.Module) -> None:
+        self.module = target
+        self.pipeline = target if isinstance(target, Pipeline) else None
+        self.rank = 0 if self.pipeline is None else self.pipeline.rank
+        self.replica = 0 if self.pipeline is None else self.pipeline.replica
+        self.worker = 0 if self.pipeline is None else self.pipeline.worker
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything that the whole model saves."""
+        return frozenset(self.module.state_dict()) if self.pipeline is None else self.pipeline.assembly.state
+
+    @property
+    def layout(self) -> dict[str, Any] | None:
+        """How the model is spread; None in one process."""
+        return None if self.pipeline is None else self.pipeline.layout
+
+    def together(self, what: str, do: Callable[[], T]) -> list[T]:
+        """Has everybody do something, and returns what came of it for each, as plain values.
+
+        Raises:
+            CheckpointError: somebody could not; everybody raises it, and the pipeline goes on.
+        """
+        value: Any = None
+        failed: Exception | None = None
+        try:
+            value = do()
+        except Exception as error:
+            failed = error
+        said = None if failed is None else _said(failed)
+        told = [[value, said]] if self.pipeline is None else self.pipeline.gather(what, [value, said])
+        faults = {rank: text for rank, (_, text) in enumerate(told) if text is not None}
+        if failed is not None and not isinstance(failed, ThinpipeError | OSError):
+            raise failed
+        if faults:
+            rank, text = next(iter(faults.items())) if failed is None else (self.rank, said)
+            who = "" if self.pipeline is None else f"rank {rank} could not {what}: "
+            raise CheckpointError(f"{who}{text}") from failed
+        return [value for value, _ in told]
+
+
+def _said(error: Exception) -> str:
+    kind = "" if isinstance(error, CheckpointError) else f"{type(error).__name__}: "
+    return f"{kind}{error}"[:2000]

@@ -1,0 +1,36 @@
+"""The examples run, learn, and stay short enough to read at once."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name, *words):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *map(str, words)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["plain_loop.py", "trainer_style.py"])
+def test_an_example_has_less_than_sixty_lines(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 60
+
+
+def test_a_plain_loop_learns_digits_in_a_pipe():
+    last = run("plain_loop.py", "--epochs", 2).splitlines()[-1]
+    assert float(re.search(r"accuracy ([\d.]+)%", last)[1]) > 85
+
+
+def test_a_loop_with_the_trainers_words_trains_and_saves_a_model_that_transformers_loads(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    last = run("trainer_style.py", tmp_path).splitlines()[-1]
+    assert float(re.search(r"eval_accuracy': ([\d.]+)", last)[1]) > 0.8
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert type(model).__name__ == "RobertaForSequenceClassification"

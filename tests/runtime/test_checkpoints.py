@@ -252,6 +252,24 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path):
         checkpoint.load(tmp_path, fresh())
 
 
+def test_a_tensor_that_its_file_cannot_hold_is_given_no_memory(tmp_path):
+    model, optimizer = one_device("deep", 1)
+    path = checkpoint.save(tmp_path, model, optimizer, step=1)
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    next(iter(manifest["optimizer"]["tensors"].values()))["shape"] = [2**40]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="cannot hold"):
+        checkpoint.load(tmp_path, model, optimizer)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"own": 3}', '{"own": {"tensors": {}, "plain": {}}}'])
+def test_a_damaged_part_of_one_rank_is_refused(tmp_path, text):
+    path = checkpoint.save(tmp_path, fresh(), step=1)
+    (path / "ranks" / "00000.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"00000\.json is damaged"):
+        checkpoint.load(tmp_path, fresh())
+
+
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 

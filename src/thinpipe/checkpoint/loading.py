@@ -160,6 +160,8 @@ def _tensors(path: Path, found: Any, weights: set[str] | None = None) -> dict[st
     """Reads tensors, all or those of some weights."""
     entries = _entries(found)
     chosen = [name for name in entries if weights is None or name.rpartition("/")[0] in weights]
+    for name in chosen:
+        entries[name].verify_size(name, path)  # before anything is allocated for it
     tensors = {name: entries[name].empty() for name in chosen}
     read_tensors(path, entries, tensors)
     return tensors
@@ -181,9 +183,14 @@ def _load_own(path: Path, manifest: dict[str, Any], company: Company) -> None:
         if company.pipeline is not None and manifest.get("codecs remember"):
             _log.warning("%s was saved with other cuts, codecs or ranks; its codecs' memories are not loaded", path)
         return
-    part = json.loads((path / "ranks" / f"{company.rank:05d}.json").read_bytes())["own"]
-    found = {**_tensors(path, part["tensors"]), **part["plain"]}
-    torch.set_rng_state(found["random/cpu"])
+    file = path / "ranks" / f"{company.rank:05d}.json"
+    try:
+        part = json.loads(file.read_bytes())["own"]
+        found = {**_tensors(path, part["tensors"]), **part["plain"]}
+        state = found["random/cpu"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is damaged: {type(error).__name__}: {error}") from error
+    torch.set_rng_state(state)
     device = next(company.module.parameters(), torch.empty(0)).device
     if device.type == "cuda" and "random/cuda" in found:
         torch.cuda.set_rng_state(found["random/cuda"], device)

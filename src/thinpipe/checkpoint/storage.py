@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,17 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Says the same in plain values."""
         return asdict(self)
+
+    def verify_size(self, name: str, folder: Path) -> None:
+        """Checks that the tensor can be in its file at all.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+        path = folder / self.file
+        size = path.stat().st_size if path.is_file() else 0
+        if math.prod(self.shape) * getattr(torch, self.dtype).itemsize > size:
+            raise CheckpointError(f"{path} is damaged: its {size} bytes cannot hold {name} of shape {self.shape}")
 
     def empty(self) -> Tensor:
         """Makes room for the tensor."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 from pathlib import Path
 
 # numba keeps compiled kernels beside their sources and compiles anew when a source changes, but not when a function
@@ -11,6 +12,9 @@ _ROOT = Path(__file__).parents[1]
 _SOURCES = sorted((_ROOT / "src/thinpipe/kernels").glob("*.py"))
 _STATE = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_ROOT / ".pytest_cache" / f"numba-{_STATE}"))
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would be the tests of what Ctrl-C does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

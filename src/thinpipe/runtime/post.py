@@ -196,6 +196,7 @@ class Post:
     def close(self) -> None:
         """Ends all threads and wakes whoever waits."""
         self._inbox.close()
+        self._held.clear()
         for todo in self._todo.values():
             todo.put(None)
         for _, lane in self._outgoing:

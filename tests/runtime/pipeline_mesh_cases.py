@@ -212,10 +212,10 @@ def gathering(site):
     """A word of every rank; then one rank comes with another word, and one with too long a word."""
     found = []
     for words in (["a", "a"], ["a", "b"], ["a", "long"]):
-        with pipelines(site, model_of("chain")) as pipeline:
-            try:
-                word = words[site.rank]
+        word = words[site.rank]
+        try:  # around all of it: one rank may have failed before the other has made its pipeline
+            with pipelines(site, model_of("chain")) as pipeline:
                 found.append(pipeline.gather(word, [site.rank, "x" * 40000 if word == "long" else None]))
-            except Exception as error:
-                found.append(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
     return found

@@ -29,7 +29,7 @@ import os
 import statistics
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
 
@@ -95,13 +95,8 @@ def measure_cell(
     workload = Workload(table, row, [torch.device("cpu")] * n)
     network, images, target = drawn(workload, seed)
     with as_published():
-        sample = images[: -(-row.batch // m)]
-        both = profile_times(network, sample, timeout=profile_seconds)
-        forward = _forward_times(network, sample, profile_seconds / 2)
-        recomputes = row.checkpoint == "always" or (row.checkpoint == "except_last" and m > 1)
-        cost = [t + f for t, f in zip(both, forward, strict=True)] if recomputes else both
-        balance = balance_cost(cost, n)
-        workload = replace(workload, row=replace(row, balance=tuple(balance)))
+        profile = _profiled(row, network, images, profile_seconds)
+        workload = replace(workload, row=replace(row, balance=tuple(profile.balance)))
         cores = own_cores(n) if workers is Workers.PROCESSES else None
         trainings = Trainings(workload, network, images, target)
         with ExitStack() as running:
@@ -114,9 +109,6 @@ def measure_cell(
             else:
                 variants["thinpipe"] = trainings.threads()
             samples = in_turns(variants, rounds=rounds, warm_up=1, track=track)
-    stage_forward = _stage_sums(forward, balance)
-    stage_backward = [max(0.0, t - f) for t, f in zip(_stage_sums(both, balance), stage_forward, strict=True)]
-    ideal = partition(stage_forward, stage_backward, m, row.checkpoint)
     settings = {
         **workload.settings(),
         "workers": str(workers),
@@ -128,16 +120,40 @@ def measure_cell(
         "intra_op_threads": 1,
         "seed": seed,
         "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(ALLOCATOR)},
-        "stage_forward_seconds": stage_forward,
-        "stage_backward_seconds": stage_backward,
+        "stage_forward_seconds": profile.forward,
+        "stage_backward_seconds": profile.backward,
     }
+    ideal = partition(profile.forward, profile.backward, m, row.checkpoint)
     results = _results(samples, n, m, ideal) | {
         "throughput": row.batch / samples.median("thinpipe"),
-        "total_over_largest": sum(both) / max(_stage_sums(both, balance)),
+        "total_over_largest": sum(profile.both) / max(profile.both),
     }
     published = {"speedup_over_n2m1": row.published.speedup, "throughput": row.published.throughput}
     machine = Machine.current("torchgpipe")
     return Record(BENCH, results, samples.seconds, settings, machine, row.name, published, notes)
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """How the network is cut, and the seconds of each stage for a micro-batch: forward, backward, and both at once."""
+
+    balance: list[int]
+    forward: list[float]
+    backward: list[float]
+    both: list[float]
+
+
+def _profiled(row: Row, network: nn.Sequential, images: Tensor, seconds: float) -> _Profile:
+    """Measures the layers on a micro-batch, and cuts the network by it."""
+    sample = images[: -(-row.batch // row.m)]
+    both = profile_times(network, sample, timeout=seconds)
+    forward = _forward_times(network, sample, seconds / 2)
+    recomputes = row.checkpoint == "always" or (row.checkpoint == "except_last" and row.m > 1)
+    cost = [t + f for t, f in zip(both, forward, strict=True)] if recomputes else both
+    balance = balance_cost(cost, row.n)
+    stage_forward, stage_both = _stage_sums(forward, balance), _stage_sums(both, balance)
+    backward = [max(0.0, t - f) for t, f in zip(stage_both, stage_forward, strict=True)]
+    return _Profile(balance, stage_forward, backward, stage_both)
 
 
 def chosen_schedule(n: int, m: int) -> str:

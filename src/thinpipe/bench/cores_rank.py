@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -19,6 +18,7 @@ import torch
 from torch import distributed
 
 from thinpipe.bench.cores_work import drawn
+from thinpipe.bench.rank_life import Say, live
 from thinpipe.bench.table import Published, Row, Table
 from thinpipe.bench.workload import Workload
 from thinpipe.runtime.pipeline import Pipeline
@@ -26,7 +26,7 @@ from thinpipe.runtime.pipeline import Pipeline
 _START = 300.0
 """Seconds to wait for the other ranks, each of which first loads torch and builds the whole network."""
 
-Say: TypeAlias = Callable[[float | None], None]
+Tell: TypeAlias = Callable[[float | None], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Assignment:
         return cls(table=Table(**(table | {"rows": ()})), row=Row(**row), **entries)
 
 
-def run(assignment: Assignment, orders: Iterable[str], say: Say) -> None:
+def run(assignment: Assignment, orders: Iterable[str], tell: Tell) -> None:
     """Joins the other ranks, and takes a step with them for every order."""
     torch.set_num_threads(1)
     if assignment.core is not None:
@@ -106,12 +106,12 @@ def run(assignment: Assignment, orders: Iterable[str], say: Say) -> None:
         if assignment.core is not None:
             os.sched_setaffinity(0, {assignment.core})
         optimizer = workload.optimizer(pipeline.parameters())
-        say(None)
+        tell(None)
         for _ in orders:
             loss = pipeline.step(images, target)
             optimizer.step()
             optimizer.zero_grad()
-            say(float(loss))
+            tell(float(loss))
 
 
 def _lines() -> Iterator[str]:
@@ -120,26 +120,9 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def main() -> None:
-    """Runs the rank that the command line describes."""
-    # Libraries print to the standard output as they like, gloo does so from C++: lines of ours go where it went before.
-    voice = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def say(loss: float | None) -> None:
-        voice.write(json.dumps({"loss": loss}) + "\n")
-        voice.flush()
-
-    code = 0
-    try:
-        run(Assignment.read(sys.argv[1]), _lines(), say)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    # Gloo's threads let go of the last tensors when it suits them; once the interpreter is half gone, that aborts.
-    sys.stderr.flush()
-    os._exit(code)
+def _work(text: str, say: Say) -> None:
+    run(Assignment.read(text), _lines(), lambda loss: say({"loss": loss}))
 
 
 if __name__ == "__main__":
-    main()
+    live(_work, listens=True)

@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from thinpipe.bench.data_parallel_replica import Replica, Times
+from thinpipe.bench.measure import turns
 from thinpipe.bench.rank_life import Say, live
 from thinpipe.bench.seating import Seating
 from thinpipe.bench.shapes import Shape
@@ -48,9 +49,7 @@ class Assignment:
     def read(cls, text: str) -> Assignment:
         """Reads what ``text`` wrote."""
         entries = json.loads(text)
-        seating = entries["seating"]
-        seating["cores"] = tuple(seating["cores"]) if seating["cores"] is not None else None
-        return cls(**(entries | {"seating": Seating(**seating), "shape": Shape(**entries["shape"])}))
+        return cls(**(entries | {"seating": Seating.read(entries["seating"]), "shape": Shape(**entries["shape"])}))
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,8 @@ def run(assignment: Assignment, say: Say) -> None:
 
 def _in_turns(variants: Mapping[str, Callable[[], Times]], assignment: Assignment) -> Iterator[Taken]:
     """Takes every variant in each round, beginning with another one each time."""
-    names = list(variants)
-    for turn in range(assignment.warm_up + assignment.rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            yield Taken(name, variants[name](), turn >= assignment.warm_up)
+    for name, counted in turns(list(variants), rounds=assignment.rounds, warm_up=assignment.warm_up):
+        yield Taken(name, variants[name](), counted)
 
 
 def _work(text: str, say: Say) -> None:

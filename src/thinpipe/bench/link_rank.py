@@ -19,6 +19,7 @@ from torch import distributed
 
 from thinpipe.bench.link_stage import STAGES, Work
 from thinpipe.bench.link_variants import VARIANTS, Seat, Step
+from thinpipe.bench.measure import turns
 from thinpipe.bench.rank_life import Say, live
 
 Write: TypeAlias = Callable[["Taken"], None]
@@ -99,12 +100,9 @@ def run(assignment: Assignment, write: Write) -> None:
 
 def _in_turns(steps: Mapping[str, Step], assignment: Assignment) -> Iterator[Taken]:
     """Takes a step of every variant in each round, beginning with another one each time."""
-    names = list(steps)
-    for turn in range(assignment.warm_up + assignment.rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            time.sleep(assignment.pause)
-            yield Taken(name, _seconds(steps[name]), turn >= assignment.warm_up)
+    for name, counted in turns(list(steps), rounds=assignment.rounds, warm_up=assignment.warm_up):
+        time.sleep(assignment.pause)
+        yield Taken(name, _seconds(steps[name]), counted)
 
 
 def _seconds(step: Step) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,6 +34,14 @@ class Samples:
         return statistics.median(a / b for a, b in pairs)
 
 
+def turns(names: Sequence[str], *, rounds: int, warm_up: int, track: Track = iter) -> Iterator[tuple[str, bool]]:
+    """Lists whose turn it is, and whether it counts: all in each round, beginning with another one each time."""
+    for turn in track(range(warm_up + rounds)):
+        first = turn % len(names)
+        for name in (*names[first:], *names[:first]):
+            yield name, turn >= warm_up
+
+
 def in_turns(
     variants: Mapping[str, Variant],
     *,
@@ -53,16 +61,13 @@ def in_turns(
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     gpus = [device for device in set(devices) if device.type == "cuda"]
-    names = list(variants)
-    for turn in track(range(warm_up + rounds)):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            _synchronize(gpus)
-            began = time.perf_counter()
-            variants[name]()
-            _synchronize(gpus)
-            if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - began)
+    for name, counted in turns(list(variants), rounds=rounds, warm_up=warm_up, track=track):
+        _synchronize(gpus)
+        began = time.perf_counter()
+        variants[name]()
+        _synchronize(gpus)
+        if counted:
+            seconds[name].append(time.perf_counter() - began)
     return Samples(seconds)
 
 

@@ -13,16 +13,18 @@ from typing import Any, TypeAlias
 Say: TypeAlias = Callable[[dict[str, Any]], None]
 
 
-def live(work: Callable[[str, Say], None]) -> None:
+def live(work: Callable[[str, Say], None], *, listens: bool = False) -> None:
     """Does the work that the command line describes, and ends the process.
 
     Args:
         work: called with the one argument of the command line, and with what says a line.
+        listens: whether the work itself reads the input, and ends with it (default: the process does, at once).
     """
     # Libraries print to the standard output as they like, gloo does so from C++: lines of ours go where it went before.
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if not listens:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def say(entries: dict[str, Any]) -> None:
         lines.write(json.dumps(entries) + "\n")

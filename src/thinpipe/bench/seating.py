@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -34,6 +35,12 @@ class Seating:
     cores: tuple[int, ...] | None
     threads: int
     store: str
+
+    @classmethod
+    def read(cls, entries: dict[str, Any]) -> Seating:
+        """Reads what ``asdict`` and JSON made of one."""
+        cores = entries["cores"]
+        return cls(**(entries | {"cores": None if cores is None else tuple(cores)}))
 
     def take(self, backend: str = "gloo") -> None:
         """Settles this process, and joins the others."""

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import distributed
 
+from thinpipe.bench.measure import turns
 from thinpipe.bench.rank_life import Say, live
 from thinpipe.bench.seating import Seating, slowest, summed
 from thinpipe.bench.shapes import Shape
@@ -57,9 +58,7 @@ class Assignment:
     def read(cls, text: str) -> Assignment:
         """Reads what ``text`` wrote."""
         entries = json.loads(text)
-        seating = entries["seating"]
-        seating["cores"] = tuple(seating["cores"]) if seating["cores"] is not None else None
-        entries["seating"], entries["shape"] = Seating(**seating), Shape(**entries["shape"])
+        entries["seating"], entries["shape"] = Seating.read(entries["seating"]), Shape(**entries["shape"])
         entries["cuts"] = {name: Cut(tuple(c["at"]), tuple(c["ranks"])) for name, c in entries["cuts"].items()}
         entries["variants"] = tuple(entries["variants"])
         return cls(**entries)
@@ -102,11 +101,8 @@ def run(assignment: Assignment, write: Callable[[Taken], None]) -> None:
 
 def _in_turns(entries: Mapping[str, Entry], assignment: Assignment) -> Iterator[Taken]:
     """Takes a step of every variant in each round, beginning with another one each time."""
-    names = list(entries)
-    for turn in range(assignment.warm_up + assignment.rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            yield _taken(name, entries[name], counted=turn >= assignment.warm_up)
+    for name, counted in turns(list(entries), rounds=assignment.rounds, warm_up=assignment.warm_up):
+        yield _taken(name, entries[name], counted=counted)
 
 
 def _taken(name: str, entry: Entry, *, counted: bool) -> Taken:

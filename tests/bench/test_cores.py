@@ -46,6 +46,9 @@ def test_processes_train_as_one_core_does(schedule, checkpoint):
             ranks.step()
             assert ranks.losses[0] == ranks.losses[1]
             losses.append(ranks.losses[0])
+            at_once = ranks.stages()  # which the losses after it must not feel
+            assert len(at_once) == 2
+            assert all(stage.forward > 0 and stage.backward > 0 for stage in at_once)
     assert losses == pytest.approx(losses_on_one_core(work, 3), rel=1e-4)
     assert len(set(losses)) == 3
     assert all(rank.process.poll() is not None for rank in ranks.ranks)

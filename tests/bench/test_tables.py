@@ -78,6 +78,12 @@ def test_cells_on_cores_are_set_beside_their_ideal_and_torchgpipe(tmp_path, monk
         assert 0 < row["ideal_partition"] <= row["ideal_equal_stages"]
         assert row["speedup"] > 0 and row["of_ideal"] > 0 and row["total_over_largest"] >= 1
         assert len(row["settings"]["stage_forward_seconds"]) == len(row["settings"]["balance"])
+        assert len(row["settings"]["stage_forward_seconds_at_once"]) == len(row["settings"]["balance"])
+        assert min(row["settings"]["stage_backward_seconds_at_once"]) > 0
+        # There is one round: the figures are of its samples.
+        (bare,), (ours,), (ideal,) = (row["samples"][name] for name in ("bare", "thinpipe", "ideal at once"))
+        assert row["ideal_at_once"] == pytest.approx(bare / ideal)
+        assert row["of_ideal_at_once"] == pytest.approx(ideal / ours) and ideal > 0
         assert "torchgpipe" in row["machine"]["versions"]
         assert row["settings"]["workers"] == "processes"
         assert row["settings"]["environment"]["MALLOC_TOP_PAD_"] == "65536"
@@ -93,8 +99,11 @@ def test_cells_on_cores_are_set_beside_their_ideal_and_torchgpipe(tmp_path, monk
 
 def test_threads_recompute_as_published(tmp_path):
     words = ["--rows", "n8m4", "--fixed-batch", "8", "--rounds", "1", "--workers", "threads"]
-    row = small("amoebanet-speed", *words, output=tmp_path)["rows"][0]
+    run = small("amoebanet-speed", *words, output=tmp_path)
+    row = run["rows"][0]
     assert row["settings"]["workers"] == "threads" and row["settings"]["pinned_to"] is None
+    assert row["ideal_at_once"] is row["of_ideal_at_once"] is None
+    assert run["table"][0]["ideal, at once"] == run["table"][0]["ours/at once"] == "-"
     assert row["settings"]["checkpoint"] == "except_last" and row["notes"] == []
     assert 0 < row["ideal_partition"] <= row["ideal_equal_stages"] and row["speedup"] > 0
 

@@ -1,12 +1,13 @@
 """The AmoebaNet-D speed table with CPU cores for devices: how a pipeline scales, measured without GPUs.
 
-Each cell (n, m) times one training step of four variants in turns, each stage having one core:
+Each cell (n, m) times one training step of each variant in turns, each stage having one core:
 
 ====================  ==================================================================================
 ``bare``              the network on one core, the whole batch at once: what the speed-up is over
 ``one core``          the network on one core, the same micro-batches as the pipeline's one after the other
 ``thinpipe``          n processes, a rank of ``Pipeline`` each; or ``Pipe``, whose n stages are threads
 ``torchgpipe``        ``GPipe`` of the same n stages, threads, where it is installed
+``ideal at once``     not a step: the least time of GPipe's schedule for the n processes' stages (see ``cores_stage``)
 ====================  ==================================================================================
 
 A step ends when the last parameter is updated. Threads of one process take turns in the interpreter, which a network of
@@ -16,10 +17,13 @@ its copies; where none is, those share the core of their stage.
 
 The network is cut so that the largest stage is as small as can be, by the measured time of its layers. The ideal of
 that partition (see ``ideal``) is over ``one core``; what the smaller micro-batches gain or lose by themselves is
-``micro_batching``, so GPipe's speed-up over ``bare`` is at best the product of the two. Processes with fewer
-micro-batches than stages have the zero-bubble schedule: a stage computes the gradients of its weights while the stages
-before it go backward, even if there is but one micro-batch, and may do better than the ideal, which is that of GPipe's
-schedule.
+``micro_batching``, so GPipe's speed-up over ``bare`` is at best the product of the two. Cores that compute at the same
+time slow each other down, which no profile on one of them knows: ``ideal at once`` is of the stages as they are in the
+same round, all at once.
+
+Processes with fewer micro-batches than stages have the zero-bubble schedule: a stage computes the gradients of its
+weights while the stages before it go backward, even if there is but one micro-batch, and may do better than either
+ideal, which is that of GPipe's schedule.
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from thinpipe.balance import balance_cost, profile_times
 from thinpipe.bench.cores_ranks import left_over, own_cores, stage_ranks
+from thinpipe.bench.cores_stage import AtOnce
 from thinpipe.bench.cores_work import Trainings, drawn
 from thinpipe.bench.devices import as_published
 from thinpipe.bench.ideal import equal_stages, partition
@@ -52,6 +58,7 @@ ALLOCATOR = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
 
 
 AUTO = "auto"
+IDEAL = "ideal at once"
 
 
 class Workers(StrEnum):
@@ -100,15 +107,21 @@ def measure_cell(
         cores = own_cores(n) if workers is Workers.PROCESSES else None
         trainings = Trainings(workload, network, images, target)
         with ExitStack() as running:
-            variants = _variants(trainings)
+            variants, at_once = _variants(trainings), None
             if workers is Workers.PROCESSES:
                 ranks = running.enter_context(
                     stage_ranks(workload, schedule=schedule, seed=seed, cores=cores, reserve=reserve)
                 )
-                variants["thinpipe"] = ranks.step
+                at_once = AtOnce(row, ranks.stages)
+                variants |= {"thinpipe": ranks.step, IDEAL: at_once.variant}
             else:
                 variants["thinpipe"] = trainings.threads()
             samples = in_turns(variants, rounds=rounds, warm_up=1, track=track)
+    at_once_seconds: dict[str, Any] = {}
+    if at_once is not None:
+        # Of its turn only the stages' own times count, not how long it was.
+        samples = Samples(samples.seconds | {IDEAL: at_once.ideals(rounds)})
+        at_once_seconds = at_once.settings(rounds)
     settings = {
         **workload.settings(),
         "workers": str(workers),
@@ -122,6 +135,7 @@ def measure_cell(
         "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(ALLOCATOR)},
         "stage_forward_seconds": profile.forward,
         "stage_backward_seconds": profile.backward,
+        **at_once_seconds,
     }
     ideal = partition(profile.forward, profile.backward, m, row.checkpoint)
     results = _results(samples, n, m, ideal) | {
@@ -186,7 +200,7 @@ def _variants(trainings: Trainings) -> dict[str, Variant]:
 
 def _results(samples: Samples, n: int, m: int, ideal: float) -> dict[str, float | None]:
     one = "one core" if m > 1 else "bare"
-    rival = "torchgpipe" in samples.seconds
+    rival, at_once = "torchgpipe" in samples.seconds, IDEAL in samples.seconds
     return {
         "speedup": samples.ratio("bare", "thinpipe"),
         "torchgpipe_speedup": samples.ratio("bare", "torchgpipe") if rival else None,
@@ -195,6 +209,8 @@ def _results(samples: Samples, n: int, m: int, ideal: float) -> dict[str, float 
         "ideal_partition": ideal,
         "micro_batching": samples.ratio("bare", one),
         "of_ideal": samples.ratio(one, "thinpipe") / ideal,
+        "ideal_at_once": samples.ratio("bare", IDEAL) if at_once else None,
+        "of_ideal_at_once": samples.ratio(IDEAL, "thinpipe") if at_once else None,
     }
 
 

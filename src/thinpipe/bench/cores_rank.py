@@ -1,7 +1,8 @@
 """One stage of a cell on CPU cores, a process; run as a module, with its ``Assignment`` as the one argument.
 
-It writes a line of JSON when it is ready, ``{"loss": null}``, and takes a step for every line it reads, answered by
-``{"loss": 6.9}`` once its optimizer is done. It ends with its input.
+It writes a line of JSON when it is ready, ``{"ready": true}``, and one for every order that it reads, an ``Order`` a
+line: ``step`` is answered by ``{"loss": 6.9}`` once its optimizer is done, ``stage`` by ``{"forward": 0.1, "backward":
+0.2}``, the seconds that its stage takes for a micro-batch by itself. It ends with its input.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import TypeAlias
+from enum import StrEnum
 
 import torch
 from torch import distributed
 
+from thinpipe.bench.cores_stage import LoneStage
 from thinpipe.bench.cores_work import drawn
 from thinpipe.bench.rank_life import Say, live
 from thinpipe.bench.table import Published, Row, Table
@@ -26,7 +28,12 @@ from thinpipe.runtime.pipeline import Pipeline
 _START = 300.0
 """Seconds to wait for the other ranks, each of which first loads torch and builds the whole network."""
 
-Tell: TypeAlias = Callable[[float | None], None]
+
+class Order(StrEnum):
+    """What a rank can be told to do."""
+
+    STEP = "step"
+    STAGE = "stage"
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,8 @@ class Assignment:
         return cls(table=Table(**(table | {"rows": ()})), row=Row(**row), **entries)
 
 
-def run(assignment: Assignment, orders: Iterable[str], tell: Tell) -> None:
-    """Joins the other ranks, and takes a step with them for every order."""
+def run(assignment: Assignment, orders: Iterable[Order], say: Say) -> None:
+    """Joins the other ranks, and does with them what the orders say."""
     torch.set_num_threads(1)
     if assignment.core is not None:
         # Threads stay where the thread was that began them.
@@ -91,6 +98,7 @@ def run(assignment: Assignment, orders: Iterable[str], tell: Tell) -> None:
     )
     workload = Workload(assignment.table, row, [torch.device("cpu")] * row.n)
     network, images, target = drawn(workload, assignment.seed)
+    lone = LoneStage(workload, assignment.rank, network, images, target)
     with Pipeline(
         network,
         balance=row.balance,
@@ -106,22 +114,25 @@ def run(assignment: Assignment, orders: Iterable[str], tell: Tell) -> None:
         if assignment.core is not None:
             os.sched_setaffinity(0, {assignment.core})
         optimizer = workload.optimizer(pipeline.parameters())
-        tell(None)
-        for _ in orders:
+        say({"ready": True})
+        for order in orders:
+            if order is Order.STAGE:
+                say(asdict(lone.times()))
+                continue
             loss = pipeline.step(images, target)
             optimizer.step()
             optimizer.zero_grad()
-            tell(float(loss))
+            say({"loss": float(loss)})
 
 
-def _lines() -> Iterator[str]:
+def _orders() -> Iterator[Order]:
     # Not by iterating over the input, which reads ahead.
     while line := sys.stdin.readline():
-        yield line
+        yield Order(line.strip())
 
 
 def _work(text: str, say: Say) -> None:
-    run(Assignment.read(text), _lines(), lambda loss: say({"loss": loss}))
+    run(Assignment.read(text), _orders(), say)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from thinpipe.bench.cores_rank import Assignment
+from thinpipe.bench.cores_rank import Assignment, Order
+from thinpipe.bench.cores_stage import StageTimes
 from thinpipe.bench.link_processes import LOOK, Rank, started, told
 from thinpipe.bench.workload import Workload
 
@@ -39,7 +41,7 @@ class StageRanks:
 
     def __init__(self, ranks: Sequence[Rank], *, patience: float) -> None:
         self.ranks = ranks
-        self.losses: list[float | None] = []
+        self.losses: list[float] = []
         self._patience = patience
 
     def step(self) -> None:
@@ -48,15 +50,26 @@ class StageRanks:
         Raises:
             RankError: one of them failed, or fell silent.
         """
+        self.losses = [answer["loss"] for answer in self._ordered(Order.STEP)]
+
+    def stages(self) -> list[StageTimes]:
+        """Has all ranks compute their stages at once, without messages, and returns the times of each.
+
+        Raises:
+            RankError: one of them failed, or fell silent.
+        """
+        return [StageTimes(**answer) for answer in self._ordered(Order.STAGE)]
+
+    def _ordered(self, order: Order) -> list[dict[str, Any]]:
         for rank in self.ranks:
             assert rank.process.stdin is not None
             with suppress(BrokenPipeError):  # it is gone, which its answer will tell
-                rank.process.stdin.write(b"\n")
-        self.hear()
+                rank.process.stdin.write(f"{order}\n".encode())
+        return self.hear()
 
-    def hear(self) -> None:
+    def hear(self) -> list[dict[str, Any]]:
         """Waits for a line of every rank, asleep: the cores are theirs."""
-        heard: dict[int, float | None] = {}
+        heard: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + self._patience
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
@@ -71,9 +84,9 @@ class StageRanks:
                     line = rank.voice.readline()
                     if not line:
                         self._mourn(rank)
-                    heard[rank.number] = json.loads(line)["loss"]
+                    heard[rank.number] = json.loads(line)
                     selector.unregister(rank.voice)
-        self.losses = [heard[rank.number] for rank in self.ranks]
+        return [heard[rank.number] for rank in self.ranks]
 
     def _mourn(self, rank: Rank) -> None:
         with suppress(subprocess.TimeoutExpired):  # its output ends a moment before it does

@@ -11,8 +11,12 @@ from thinpipe.bench.command import bench_app
 from thinpipe.check.command import check_command
 from thinpipe.codecs.command import codecs_command
 from thinpipe.demo import demo_command
+from thinpipe.remote.keys_command import keygen_command
+from thinpipe.remote.serve_command import serve_command
+from thinpipe.report.command import report_command
 from thinpipe.schedule.command import schedule_app
 from thinpipe.trace.command import trace_app
+from thinpipe.train.command import train_command
 
 app = typer.Typer(
     help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.",
@@ -24,6 +28,10 @@ app = typer.Typer(
 app.command("demo")(demo_command)
 app.command("check")(check_command)
 app.command("codecs")(codecs_command)
+app.command("train")(train_command)
+app.command("serve")(serve_command)
+app.command("keygen")(keygen_command)
+app.command("report")(report_command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(trace_app, name="trace")

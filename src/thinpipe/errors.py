@@ -87,3 +87,19 @@ class DisagreementError(ThinpipeError, ValueError):
 
 class CheckpointError(ThinpipeError, RuntimeError):
     """A checkpoint that could not be written or found, is damaged, or is of another model."""
+
+
+class KeyFileError(ThinpipeError, ValueError):
+    """A key that is none, or a file of keys that is damaged, in the way, or open to others."""
+
+
+class AuthError(ThinpipeError, PermissionError):
+    """A client and a server that do not accept each other's keys."""
+
+
+class AddressError(ThinpipeError, ValueError):
+    """An address that is none, or where this process cannot or must not listen."""
+
+
+class RefusedError(ThinpipeError, ConnectionError):
+    """A server that does not take a client: it is full, does not offer what is asked for, or lost what it had."""

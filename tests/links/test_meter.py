@@ -93,3 +93,93 @@ def test_threads_lose_nothing():
     for thread in threads:
         thread.join()
     assert (meter.snapshot().raw, meter.snapshot().received, meter.snapshot().messages) == (8000, 8000, 8000)
+
+
+def test_a_lap_has_what_was_counted_since_the_last_one(meter, clock):
+    meter.count(raw=400, encode=0.1, decode=0.2, stall=0.3)
+    clock.now += 2
+    meter.count_sent(100, since=clock.now - 1)
+    first = meter.lap()
+    assert (first.sent, first.received, first.raw, first.messages) == (100, 0, 400, 1)
+    assert (first.encode, first.decode, first.stall, first.wire, first.seconds) == (0.1, 0.2, 0.3, 1, 2)
+    assert first.average == 50
+    clock.now += 4
+    meter.count(raw=30, stall=0.7)
+    meter.count_received(20)
+    second = meter.lap()
+    assert (second.sent, second.received, second.raw, second.messages) == (0, 20, 30, 1)
+    assert (second.encode, second.decode, second.stall, second.wire, second.seconds) == (0, 0, 0.7, 0, 4)
+    assert second.average == 5
+
+
+def test_laps_leave_the_totals_alone(clock):
+    lapped, other = Meter(clock=clock), Meter(clock=clock)
+    for size in (100, 900, 300):
+        clock.now += 0.35
+        for meter in (lapped, other):
+            meter.count(raw=size, encode=0.25)
+            meter.count_sent(size, since=clock.now - 0.3)
+            meter.count_received(size // 2)
+        lapped.lap()
+        assert lapped.snapshot() == other.snapshot()
+
+
+def test_a_lap_has_its_own_peak(meter, clock):
+    clock.now = 200.01
+    meter.count_received(900)
+    assert meter.lap().peak == pytest.approx(9000)
+    clock.now = 200.51
+    meter.count_received(200)
+    assert meter.lap().peak == pytest.approx(2000)
+    assert meter.lap().peak == 0
+    assert meter.snapshot().peak == pytest.approx(9000)
+
+
+def test_a_window_that_two_laps_share_counts_in_each_what_fell_into_it(meter, clock):
+    clock.now = 200.01
+    meter.count_received(100)
+    clock.now = 200.03
+    assert meter.lap().peak == pytest.approx(1000)
+    clock.now = 200.05
+    meter.count_received(300)
+    assert meter.lap().peak == pytest.approx(3000)
+    assert meter.snapshot().peak == pytest.approx(4000)
+
+
+def test_a_message_under_way_at_a_lap_belongs_to_the_lap_that_it_ends_in(meter, clock):
+    start = clock.now
+    clock.now = start + 0.5
+    assert meter.lap().sent == 0
+    clock.now = start + 1
+    meter.count_sent(1000, since=start)
+    lap = meter.lap()
+    assert (lap.sent, lap.wire, lap.seconds) == (1000, 1, 0.5)
+    assert lap.peak == pytest.approx(1000)
+
+
+def test_reset_begins_a_lap(meter, clock):
+    clock.now += 1
+    meter.count_received(100)
+    meter.reset()
+    clock.now += 1
+    assert (meter.lap().seconds, meter.snapshot().received) == (1, 0)
+
+
+def test_laps_among_threads_lose_nothing():
+    meter = Meter()
+
+    def count():
+        for _ in range(2000):
+            meter.count(raw=1)
+            meter.count_received(1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    laps = [meter.lap() for _ in range(200)]
+    for thread in threads:
+        thread.join()
+    laps.append(meter.lap())
+    assert (
+        sum(lap.raw for lap in laps) == sum(lap.received for lap in laps) == sum(lap.messages for lap in laps) == 8000
+    )

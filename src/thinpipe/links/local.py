@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -58,6 +58,12 @@ class LocalLink(Generic[T]):
         """Tells whether the parcel at the address is there."""
         with self._changed:
             return address in self._parcels
+
+    def drop(self, unwanted: Callable[[Any], bool]) -> None:
+        """Drops the parcels at unwanted addresses."""
+        with self._changed:
+            for address in [address for address in self._parcels if unwanted(address)]:
+                del self._parcels[address]
 
     def check(self) -> None:
         """Raises ``Closed`` if the step has failed."""

@@ -23,7 +23,7 @@ class Reading:
         wire: time during which something was under way; messages that overlap count once.
         decode: time spent decoding.
         stall: time spent waiting for the lane.
-        seconds: time since the meter was made or reset.
+        seconds: time since the meter was made or reset, or since the lap began.
         average: bytes a second over ``seconds``.
         peak: bytes a second in the busiest tenth of a second. What was sent is spread over the time that it took;
             what was received counts when it is complete, so that a slow link's peak is told by its sending end.
@@ -55,59 +55,91 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Starts anew from zero."""
+        """Starts anew from zero, and a new lap with it."""
         with self._lock:
-            self._sent = self._received = self._raw = self._messages = 0
-            self._encode = self._wire = self._decode = self._stall = 0.0
-            self._start = self._last = self._clock()
-            self._slot, self._in_slot, self._peak = -1, 0.0, 0.0
+            self._last = self._clock()
+            self._all, self._lap = _Tally(self._last), _Tally(self._last)
 
     def count(self, *, raw: int = 0, encode: float = 0.0, decode: float = 0.0, stall: float = 0.0) -> None:
         """Adds what only the user of the lane knows: bytes before encoding, and seconds."""
         with self._lock:
-            self._raw += raw
-            self._encode += encode
-            self._decode += decode
-            self._stall += stall
+            for tally in (self._all, self._lap):
+                tally.raw += raw
+                tally.encode += encode
+                tally.decode += decode
+                tally.stall += stall
 
     def count_sent(self, size: int, *, since: float, messages: int = 1) -> None:
         """Adds bytes that were handed over at the time ``since`` and have left by now."""
         with self._lock:
             now = self._clock()
             begin = min(max(since, self._last), now)
-            self._sent += size
-            self._messages += messages
-            self._wire += now - begin
             self._last = now
-            self._spread(size, begin, now)
+            for tally in (self._all, self._lap):
+                tally.sent += size
+                tally.messages += messages
+                tally.wire += now - begin
+                tally.spread(size, begin, now)
 
     def count_received(self, size: int, *, messages: int = 1) -> None:
         """Adds bytes that have come."""
         with self._lock:
             now = self._clock()
-            self._received += size
-            self._messages += messages
-            self._spread(size, now, now)
+            for tally in (self._all, self._lap):
+                tally.received += size
+                tally.messages += messages
+                tally.spread(size, now, now)
 
     def snapshot(self) -> Reading:
         """Reads everything at one moment."""
         with self._lock:
-            seconds = self._clock() - self._start
-            return Reading(
-                sent=self._sent,
-                received=self._received,
-                raw=self._raw,
-                messages=self._messages,
-                encode=self._encode,
-                wire=self._wire,
-                decode=self._decode,
-                stall=self._stall,
-                seconds=seconds,
-                average=(self._sent + self._received) / seconds if seconds > 0 else 0.0,
-                peak=max(self._peak, self._in_slot) / _WINDOW,
-            )
+            return self._all.read(self._clock())
 
-    def _spread(self, size: int, begin: float, end: float) -> None:
+    def lap(self) -> Reading:
+        """Reads what was counted since the last lap, or since the beginning, and starts a new lap.
+
+        Each message belongs to the lap in which it was counted, with all of its bytes and time; so nothing is in two
+        laps or in none, and the sums over laps are those of ``snapshot``, which goes on unchanged. A tenth of a second
+        that two laps share gives each of them what was counted in it::
+
+            laps     |---------- 1 ----------|---------- 2 ----
+            tenths   |  300  |  500  |  100  :  200  |  400  |      peaks: 5000 bytes a second, and 4000
+        """
+        with self._lock:
+            now = self._clock()
+            reading = self._lap.read(now)
+            self._lap = _Tally(now)
+            return reading
+
+
+class _Tally:
+    """What was counted since a moment; its owner has the lock."""
+
+    def __init__(self, start: float) -> None:
+        self.sent = self.received = self.raw = self.messages = 0
+        self.encode = self.wire = self.decode = self.stall = 0.0
+        self._start = start
+        self._slot, self._in_slot, self._peak = -1, 0.0, 0.0
+
+    def read(self, now: float) -> Reading:
+        """Says it all."""
+        seconds = now - self._start
+        return Reading(
+            sent=self.sent,
+            received=self.received,
+            raw=self.raw,
+            messages=self.messages,
+            encode=self.encode,
+            wire=self.wire,
+            decode=self.decode,
+            stall=self.stall,
+            seconds=seconds,
+            average=(self.sent + self.received) / seconds if seconds > 0 else 0.0,
+            peak=max(self._peak, self._in_slot) / _WINDOW,
+        )
+
+    def spread(self, size: int, begin: float, end: float) -> None:
+        """Spreads bytes over the tenths of a second that they took."""
         first, last = int(begin / _WINDOW), int(end / _WINDOW)
         if first == last:
             self._fill(first, size)

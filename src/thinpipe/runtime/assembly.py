@@ -153,7 +153,7 @@ def _parts(
         parts = sequences(model.sequential(), [1] * len(stages))
         trees, names = stages, model.names
     else:
-        parts = [_as_sequence(stage) for stage in stages]
+        parts = [as_sequence(stage) for stage in stages]
         trees, names = [_numbered(j, stage) for j, stage in enumerate(stages)], [[str(j)] for j in range(len(stages))]
     verify_skippables(nn.Sequential(*parts))
     return names, trees, parts
@@ -166,7 +166,8 @@ def _numbered(j: int, stage: nn.Module) -> nn.Module:
     return tree
 
 
-def _as_sequence(stage: nn.Module) -> nn.Sequential:
+def as_sequence(stage: nn.Module) -> nn.Sequential:
+    """Makes of a module what a stage can run: a sequence, of one layer unless it is one already."""
     if type(stage) is nn.Sequential:
         return stage
     return nn.Sequential(Spread(stage) if _takes_several(stage) else stage)

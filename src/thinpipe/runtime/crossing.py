@@ -62,6 +62,9 @@ class _Lane:
             self._codecs[leaf] = codec(self.spec)
         return self._codecs[leaf]
 
+    def forget(self) -> None:
+        self._codecs.clear()
+
     def count(self, tensor: Tensor, packed: int | None = None) -> None:
         raw = tensor.numel() * tensor.element_size()
         self.flow.raw += raw
@@ -145,6 +148,11 @@ class Crossing:
         self.back.count(grad, packet.nbytes)
         return Coded(packet, chosen)
 
+    def forget(self) -> None:
+        """Lets go of everything that the codecs remember."""
+        for lane in (self.there, self.back):
+            lane.forget()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what the codecs remember."""
         lanes = {"forward": self.there, "backward": self.back}
@@ -164,7 +172,7 @@ def crossings(stages: Iterable[Stage], forward: CodecChoice, backward: CodecChoi
         SpecError: there is no such codec.
     """
     stages = list(stages)
-    there, back = (_by_cut(choice, len(stages) - 1) for choice in (forward, backward))
+    there, back = (by_cut(choice, len(stages) - 1) for choice in (forward, backward))
     return {
         edge: Crossing(there[edge.source], back[edge.source]) for stage in stages[:-1] for edge in edges_out_of(stage)
     }
@@ -198,7 +206,13 @@ def verify_choice(choice: CodecChoice) -> None:
         _spec(spec)
 
 
-def _by_cut(choice: CodecChoice, cuts: int) -> list[str | None]:
+def by_cut(choice: CodecChoice, cuts: int) -> list[str | None]:
+    """Lists the codec of each cut, None where there is none.
+
+    Raises:
+        ValueError: a codec is given for a cut that there is not.
+        SpecError: there is no such codec.
+    """
     if not isinstance(choice, Mapping):
         return [_spec(choice)] * cuts
     for cut in choice:

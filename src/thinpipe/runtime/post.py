@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten
 
 from thinpipe.codecs import Codec, Packet, codec
 from thinpipe.errors import PacketError, PeerLost, StallError
-from thinpipe.links import Closed, LocalLink, Meter, ReceiveLane, SendLane
+from thinpipe.links import Closed, LocalLink, Meter
 from thinpipe.runtime.crossing import Crossing
 from thinpipe.runtime.frame import Frame
 from thinpipe.runtime.parcel import Address, Cargo, Coded, Edge, Grads, Parcel
@@ -36,10 +36,30 @@ Item: TypeAlias = Parcel | Grads
 Pack: TypeAlias = Callable[[Any], Any]
 
 
+class Sender(Protocol):
+    """The sending end of a lane; ``SendLane`` over gloo, ``NetSendLane`` over a network."""
+
+    def send(self, parts: Sequence[Tensor], sent: Callable[[], None] | None = None) -> None:
+        """Sends flat uint8 CPU tensors as one message; ``sent`` is called when it has left."""
+
+    def flush(self) -> None:
+        """Waits until every message has left."""
+
+    def abort(self) -> None:
+        """Wakes everybody who waits for the lane with ``Closed``."""
+
+
+class Receiver(Protocol):
+    """The receiving end of a lane."""
+
+    def abort(self) -> None:
+        """Ends the lane: nothing more is taken, and nobody told."""
+
+
 class Opening(Protocol):
     """Opens a lane into this rank, given who takes its messages."""
 
-    def __call__(self, *, take: Callable[[Tensor], None], failed: Callable[[Exception], None]) -> ReceiveLane:
+    def __call__(self, *, take: Callable[[Tensor], None], failed: Callable[[Exception], None]) -> Receiver:
         """Opens it."""
 
 
@@ -55,6 +75,7 @@ class Way:
         device: of the stage at this end.
         crossing: the edge's codecs.
         meter: counts what goes that way.
+        name: the other end, for people (default: its rank).
     """
 
     edge: Edge
@@ -64,6 +85,12 @@ class Way:
     device: torch.device
     crossing: Crossing
     meter: Meter
+    name: str = ""
+
+    @property
+    def other_end(self) -> str:
+        """Names whoever is there."""
+        return self.name or f"rank {self.peer}"
 
 
 class Post:
@@ -80,7 +107,7 @@ class Post:
 
     def __init__(
         self,
-        outgoing: Sequence[tuple[Way, SendLane]],
+        outgoing: Sequence[tuple[Way, Sender]],
         incoming: Sequence[tuple[Way, Opening]],
         *,
         specs: frozenset[str],
@@ -142,6 +169,9 @@ class Post:
         A packer that began at once would take the interpreter's lock, again and again, from a compute thread that has
         yet to prepare its next computation; during the computation nobody minds.
         """
+        self._send_off()
+
+    def _send_off(self) -> None:
         if not self._held:
             return
         with self._idle:
@@ -157,7 +187,7 @@ class Post:
             Closed: something failed.
         """
         if not self._inbox.has((self.step, address)):
-            self.dispatch()
+            self._send_off()
         self._where.awaits(address)
         began = time.perf_counter()
         item = self._inbox.receive((self.step, address))
@@ -179,7 +209,7 @@ class Post:
         Raises:
             Closed: something failed.
         """
-        self.dispatch()
+        self._send_off()
         self._where.at(f"sending the last data of step {self.step}")
         with self._idle:
             while self._packing:
@@ -214,7 +244,7 @@ class Post:
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
-    def _pack_all(self, way: Way, lane: SendLane) -> None:
+    def _pack_all(self, way: Way, lane: Sender) -> None:
         stager, todo = Stager(way.device), self._todo[way.edge, way.cargo]
         try:
             while (job := todo.get()) is not None:
@@ -229,7 +259,7 @@ class Post:
             self._failed(error, way.peer)
 
     def _pack_one(
-        self, way: Way, lane: SendLane, stager: Stager, step: int, i: int, item: Item, pack: Pack | None
+        self, way: Way, lane: Sender, stager: Stager, step: int, i: int, item: Item, pack: Pack | None
     ) -> None:
         name = _action(way, i)
         began = time.perf_counter()
@@ -269,16 +299,20 @@ class Post:
     def _open(self, way: Way, stager: Stager, message: Tensor) -> None:
         began = time.perf_counter()
         frame = Frame.read(message)
-        if (frame.cargo, frame.edge) != (way.cargo, way.number):
-            raise PacketError(
-                f"rank {way.peer} sent {frame.cargo.name} of edge {frame.edge} where {way.cargo.name} of edge "
-                f"{way.number} was expected"
-            )
+        self._verify(way, frame)
         item = self._opened(way, stager, frame)
         done = time.perf_counter()
         way.meter.count(raw=_raw_bytes(frame), decode=done - began)
         self.tracer.add("decode", _action(way, frame.micro), began, done, step=frame.step)
         self._inbox.send((frame.step, Address(way.edge, frame.micro, way.cargo)), item)
+
+    def _verify(self, way: Way, frame: Frame) -> None:
+        """Checks that a frame is one that may come that way, before its tensors are decoded."""
+        if (frame.cargo, frame.edge) != (way.cargo, way.number):
+            raise PacketError(
+                f"{way.other_end} sent {frame.cargo.name} of edge {frame.edge} where {way.cargo.name} of edge "
+                f"{way.number} was expected"
+            )
 
     def _opened(self, way: Way, stager: Stager, frame: Frame) -> Item:
         with stager.beside({}):
@@ -288,7 +322,7 @@ class Post:
                 key = (frame.step, way.edge, frame.micro)
                 codecs = self._expected.pop(key, None)
                 if codecs is None or len(codecs) != len(frame.leaves):
-                    raise PacketError(f"rank {way.peer} sent a gradient that nobody asked for: {key}")
+                    raise PacketError(f"{way.other_end} sent a gradient that nobody asked for: {key}")
                 leaves = [self._gradient(x, c, stager) for x, c in zip(frame.leaves, codecs, strict=True)]
             ready = stager.mark()
         if way.cargo is Cargo.GRADIENT:

@@ -41,7 +41,7 @@ class Randomness(Protocol):
         """Surrounds its recomputation, which draws the same numbers."""
 
 
-def _generator(device: torch.device) -> torch.Generator:
+def generator_of(device: torch.device) -> torch.Generator:
     if device.type != "cuda":
         return torch.default_generator
     torch.cuda.init()
@@ -77,6 +77,15 @@ class Rewound:
                 self._generator.set_state(now)
 
 
+class Seeds(Protocol):
+    """Where the forwards of one step have their seeds from."""
+
+    drawn: bool
+
+    def seed(self, j: int, i: int) -> int:
+        """Makes the seed of stage ``j`` for micro-batch ``i``."""
+
+
 class Entropy:
     """Seeds for the forwards of one step, from a default generator that is read and not moved.
 
@@ -92,9 +101,7 @@ class Entropy:
 
     def seed(self, j: int, i: int) -> int:
         """Makes the seed of stage ``j`` for micro-batch ``i``."""
-        text = self._digest + f"{j}.{i}".encode()
-        # One bit short of 64: manual_seed takes no larger one on every device.
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+        return seed_of(self._digest + f"{j}.{i}".encode())
 
     def settle(self) -> bool:
         """Moves the default generator on if anything was drawn; tells whether somebody else moved it."""
@@ -102,6 +109,12 @@ class Entropy:
         if self.drawn:
             torch.empty((), dtype=torch.int64, device=self._generator.device).random_(generator=self._generator)
         return moved
+
+
+def seed_of(text: bytes) -> int:
+    """Makes a seed of any text."""
+    # One bit short of 64: manual_seed takes no larger one on every device.
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 class _Led(TorchDispatchMode):
@@ -143,7 +156,7 @@ class OwnCpu:
         watching: whether to lead operators at all; a stage that never draws need not pay for it.
     """
 
-    def __init__(self, entropy: Entropy, j: int, *, watching: bool) -> None:
+    def __init__(self, entropy: Seeds, j: int, *, watching: bool) -> None:
         self._entropy = entropy
         self._j = j
         self._watching = watching
@@ -165,7 +178,7 @@ class OwnCpu:
 class LentCuda:
     """For a GPU's generator, shared by stages on one device: seeded for each forward, one stage at a time."""
 
-    def __init__(self, generator: torch.Generator, entropy: Entropy, j: int) -> None:
+    def __init__(self, generator: torch.Generator, entropy: Seeds, j: int) -> None:
         self._generator = generator
         self._entropy = entropy
         self._j = j
@@ -186,7 +199,7 @@ class LentCuda:
     again = first
 
 
-class _Both:
+class Both:
     """The CPU's generator and a GPU's, for a stage that may draw from either."""
 
     def __init__(self, parts: Sequence[Randomness]) -> None:
@@ -253,10 +266,10 @@ class StepRandomness:
                 parts.append(Rewound(torch.default_generator))
             if device.type == "cuda":
                 parts.append(self._cuda(device, j, racing=racing and devices.count(device) > 1))
-            self.stages.append(parts[0] if len(parts) == 1 else _Both(parts))
+            self.stages.append(parts[0] if len(parts) == 1 else Both(parts))
 
     def _cuda(self, device: torch.device, j: int, *, racing: bool) -> Randomness:
-        generator = _generator(device)
+        generator = generator_of(device)
         if not racing:
             return Rewound(generator)
         if device not in self._entropies:

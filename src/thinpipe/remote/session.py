@@ -1,0 +1,312 @@
+"""One client's training on a server: its half of the model, what it has saved, and the connection of the moment."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from thinpipe import __version__
+from thinpipe.errors import PacketError, PeerLost, RefusedError, StallError, ThinpipeError
+from thinpipe.links import Closed, Throttle
+from thinpipe.links.net import Channel
+from thinpipe.remote.cost import HalfCost
+from thinpipe.remote.half import Half, Task
+from thinpipe.remote.metrics import Counters, SessionStatus, State
+from thinpipe.remote.offer import Offer
+from thinpipe.remote.past import Past, Shelf
+from thinpipe.remote.protocol import (
+    BEGIN,
+    CLOSING,
+    COMMIT,
+    FAILED,
+    LEAVE,
+    LEFT,
+    READY,
+    SAVE,
+    SAVED,
+    SPANS,
+    WELCOME,
+    Begin,
+    Commit,
+    Hello,
+    Welcome,
+    step_of,
+)
+from thinpipe.remote.spans import pieces
+from thinpipe.remote.terms import Terms, shapes_of
+from thinpipe.remote.turns import Turns
+from thinpipe.trace import NO_TRACE, Tracer
+
+_log = logging.getLogger("thinpipe")
+_LOOK = 0.5
+"""Seconds between two looks at whether the server is being closed."""
+
+_generator = threading.Lock()
+"""The default generator belongs to the whole process."""
+
+
+class Session:
+    """One training; a thread of the server serves one connection of it at a time.
+
+    Args:
+        name: the client's secret name for it.
+        client: who that is, for people.
+        offer_name: what it trains.
+        offer: how that is made.
+        terms: how it is trained.
+        shelf: where it is saved.
+        device: where it computes.
+        turns: the queue at the device.
+        most: the longest message to be accepted, in bytes.
+        counters: told what happens.
+
+    Raises:
+        CheckpointError: what was saved of it does not fit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: str,
+        offer_name: str,
+        offer: Offer,
+        terms: Terms,
+        shelf: Shelf,
+        device: torch.device,
+        turns: Turns,
+        most: int,
+        counters: Counters,
+    ) -> None:
+        self.name, self.client, self.offer = name, client, offer_name
+        with _generator, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(terms.seed)
+            middle = offer.make()
+        self.inputs: list[Any] | None = None
+        self.outputs: list[Any] | None = None
+        if offer.example is not None:
+            self.inputs, self.outputs = _shapes(middle, offer.example)
+        self.half = Half({1: middle}, terms, optimizer=offer.optimizer, device=device, most=most, turns=turns)
+        self.past = Past(shelf)
+        if steps := self.past.steps():
+            self.half.go_back(self.past.load(steps[-1]))
+        else:
+            self.past.save(self.half)
+        self.lock = threading.Lock()
+        self.heard = time.monotonic()
+        self._counters = counters
+        self._channel: Channel | None = None
+        self._stopping = False
+        self._training = False
+        self._rows = self._sent = self._received = 0
+        self._computed = self._waited = 0.0
+        self._attempted = 0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody is connected."""
+        return self._channel is None
+
+    def status(self) -> SessionStatus:
+        """Says how it is."""
+        state: State = "away" if self.is_away else "training" if self._training else "connected"
+        return SessionStatus(
+            name=self.client,
+            session=self.name[:8],
+            offer=self.offer,
+            state=state,
+            step=self.half.committed,
+            rows=self._rows,
+            sent=self._sent,
+            received=self._received,
+            computed=self._computed,
+            waited=self._waited,
+            seconds_since_heard=time.monotonic() - self.heard,
+        )
+
+    # -- a connection --------------------------------------------------------------------------------------------------
+
+    def take_over(self, patience: float) -> bool:
+        """Ends whatever connection the session has, and holds it for a new one; False if that takes too long."""
+        if self._channel is not None:
+            self._channel.break_off(PeerLost("the same session was connected again"))
+        return self.lock.acquire(timeout=patience)
+
+    def serve(self, channel: Channel, *, idle: float) -> bool:
+        """Serves a connection that was welcomed; tells whether the session is over. The caller holds the lock.
+
+        Args:
+            channel: the connection.
+            idle: seconds without a word of the client's after which it is sent away.
+        """
+        self._channel, self.heard = channel, time.monotonic()
+        try:
+            return self._attend(channel, idle)
+        except (PeerLost, StallError, PacketError, Closed) as error:
+            self._counters.count("broken")
+            if not self._stopping:
+                _log.warning("%s, session %s, step %d: %s", self.client, self.name[:8], self.half.committed, error)
+            return False
+        except Exception as error:
+            _log.exception("%s, session %s failed", self.client, self.name[:8])
+            _tell_failure(channel, error)
+            return False
+        finally:
+            self._count(channel)
+            self._channel = None
+            self._training = False
+            self.half.detach()
+            channel.close()
+
+    def stop(self) -> None:
+        """Has the session end as soon as no step is under way."""
+        self._stopping = True
+
+    def break_off(self) -> None:
+        """Ends the connection in the middle of whatever it is at."""
+        if self._channel is not None:
+            self._channel.break_off(PeerLost("the server is being closed"))
+
+    def put_away(self) -> None:
+        """Saves what is committed; the caller holds the lock, and lets go of the session afterwards."""
+        self.half.take_back()
+        self.past.save(self.half)
+
+    def welcome(self, channel: Channel, hello: Hello) -> None:
+        """Goes to where the client is, or to the newest step that both have. The caller holds the lock.
+
+        Raises:
+            RefusedError: there is no such step.
+            CheckpointError: it cannot be read.
+        """
+        half = self.half
+        if hello.bandwidth is not None:
+            channel.slow_down(Throttle(hello.bandwidth))
+        if hello.trace and half.tracer is NO_TRACE:
+            half.tracer = Tracer(1)
+        half.terms = hello.terms
+        # Decided by the client, and not heard of here: the connection broke in between.
+        if half.prepared and hello.commit is not None and hello.commit.step == half.committed + 1:
+            self._commit(hello.commit)
+        half.take_back()
+        if hello.at != half.committed:
+            self._go_back(hello)
+        self.past.theirs(step for step in hello.steps if step in self.past.steps())
+        half.attach(channel)
+        answer = Welcome(__version__, self.inputs, self.outputs, half.committed, self.past.steps())
+        channel.tell(WELCOME, answer.to_json())
+
+    def _go_back(self, hello: Hello) -> None:
+        """Goes to the newest step that both have."""
+        both = {self.half.committed, *self.past.steps()} & set(hello.steps)
+        if not both:
+            raise RefusedError(
+                f"no step in common: the client has {hello.steps}, the server {self.past.steps()} and "
+                f"{self.half.committed}; begin anew, with another folder"
+            )
+        if max(both) != self.half.committed:
+            self.half.go_back(self.past.load(max(both)))
+
+    def _attend(self, channel: Channel, idle: float) -> bool:
+        while True:
+            try:
+                word, value = channel.hear(_LOOK)
+            except StallError:
+                if channel.failure is not None:
+                    raise
+                if self._stopping and not self.half.prepared:
+                    channel.tell(CLOSING)
+                    return False
+                if time.monotonic() - self.heard > idle:
+                    channel.tell(CLOSING)
+                    _log.info("%s, session %s was idle for %g s", self.client, self.name[:8], idle)
+                    return True
+                continue
+            self.heard = time.monotonic()
+            if word == LEAVE:
+                return self._leave(channel, step_of(value))
+            self._do(channel, word, value)
+
+    def _do(self, channel: Channel, word: str, value: Any) -> None:
+        if word == BEGIN:
+            self._train(channel, Begin.from_json(value, chunks=self.half.terms.chunks))
+        elif word == COMMIT:
+            commit = Commit.from_json(value)
+            if not self.half.prepared or commit.step != self.half.committed + 1:
+                raise PacketError(f"step {commit.step} cannot be committed after step {self.half.committed}")
+            self._commit(commit)
+            if commit.step % self.half.terms.every == 0:
+                self._save(channel)
+        elif word == SAVED:
+            self.past.theirs([step_of(value)])
+        elif word == SAVE:
+            self._save(channel)
+        else:
+            raise PacketError(f"{word!r:.50} is no word of a client")
+
+    def _train(self, channel: Channel, begin: Begin) -> None:
+        half = self.half
+        if begin.step != half.committed + 1 or half.prepared:
+            raise PacketError(f"step {begin.step} cannot begin after step {half.committed}")
+        if begin.train:
+            if begin.step <= self._attempted:
+                self._counters.count("replays")
+            self._attempted = max(self._attempted, begin.step)
+        self._training = True
+        cost = half.attempt(Task(begin.number, begin.step, begin.rows, begin.train))
+        self._training = False
+        self._tally(cost, sum(begin.rows) if begin.train else 0)
+        answer: dict[str, Any] = {"number": begin.number, "cost": cost.to_json()}
+        if begin.norm:
+            answer["squares"] = half.squares()
+        channel.tell(READY, answer)
+
+    def _commit(self, commit: Commit) -> None:
+        self.half.commit(lr=commit.lr, scale=commit.scale)
+        self._counters.count("steps")
+
+    def _save(self, channel: Channel) -> None:
+        self.past.save(self.half)
+        channel.tell(SAVED, self.half.committed)
+
+    def _leave(self, channel: Channel, step: int) -> bool:
+        if step == self.half.committed:
+            self._save(channel)
+        for piece in () if self.half.tracer is NO_TRACE else pieces(self.half.tracer):
+            channel.tell(SPANS, piece)
+        channel.tell(LEFT)
+        return True
+
+    def _tally(self, cost: HalfCost, rows: int) -> None:
+        self._rows += rows
+        self._computed += cost.computed
+        self._waited += cost.stalled
+        self._sent += cost.sent
+        self._received += cost.received
+
+    def _count(self, channel: Channel) -> None:
+        rest = channel.sent.lap(), channel.received.lap()
+        self._sent += rest[0].sent
+        self._received += rest[1].received
+
+
+def _shapes(middle: nn.Module, example: Any) -> tuple[list[Any], list[Any]]:
+    """Finds out what one row is before and after the middle."""
+    was = middle.training
+    middle.eval()
+    with torch.no_grad():
+        found = shapes_of(example), shapes_of(middle(example))
+    middle.train(was)
+    return found
+
+
+def _tell_failure(channel: Channel, error: Exception) -> None:
+    try:
+        channel.tell(FAILED, f"{type(error).__name__}: {error}"[:2000])
+    except (ThinpipeError, Closed):
+        return

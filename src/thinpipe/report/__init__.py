@@ -1,0 +1,1 @@
+"""Reads the folders that training runs leave behind, and shows them."""

@@ -1,0 +1,270 @@
+"""The folder that a run leaves behind.
+
+::
+
+    runs/digits-20260731-142501/
+      recipe.json     the resolved recipe, the settings, and the command that made it
+      log.jsonl       a line for each step and each evaluation
+      summary.json    when it is finished
+      states/         what it can be resumed from
+
+A process may be killed at any byte of the log. Whoever goes on drops what was said of steps that will be taken again,
+so that each step is in it once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import thinpipe
+from thinpipe.errors import ThinpipeError
+from thinpipe.train.recipe import Recipe
+from thinpipe.train.settings import Settings
+
+_RECIPE, _LOG, _SUMMARY, _STATES = "recipe.json", "log.jsonl", "summary.json", "states"
+
+
+class RunError(ThinpipeError, RuntimeError):
+    """A folder that has no run, has one already, or has one of another recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLine:
+    """What is logged of a step.
+
+    Args:
+        step: its number, from 0 over all epochs.
+        epoch: the one that it is in, from 0.
+        rows: of its batch.
+        loss: of its batch, before the step.
+        seconds: that it took.
+        cost: what it cost in bytes and time, as the client counted it; empty where nothing crossed a network.
+    """
+
+    step: int
+    epoch: int
+    rows: int
+    loss: float
+    seconds: float
+    cost: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationLine:
+    """What is logged of an evaluation.
+
+    Args:
+        step: how many steps were taken before it.
+        epoch: how many epochs were finished before it.
+        rows: of the test set.
+        loss: the mean over all rows.
+        accuracy: the share of rows that were told right.
+        seconds: that it took.
+    """
+
+    step: int
+    epoch: int
+    rows: int
+    loss: float
+    accuracy: float
+    seconds: float
+
+
+Line = StepLine | EvaluationLine
+_KINDS: dict[str, type[Line]] = {"step": StepLine, "evaluation": EvaluationLine}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a run was made from.
+
+    Args:
+        recipe: resolved.
+        settings: resolved.
+        command: the line that began it.
+        started: when, in UTC.
+        versions: of the libraries.
+    """
+
+    recipe: Recipe
+    settings: Settings
+    command: str
+    started: str
+    versions: dict[str, str]
+
+    @classmethod
+    def now(cls, recipe: Recipe, settings: Settings) -> Origin:
+        """Describes a run that this process begins."""
+        return cls(
+            recipe=recipe,
+            settings=settings,
+            command=shlex.join(["thinpipe", *sys.argv[1:]]),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions={"thinpipe": thinpipe.__version__, "torch": torch.__version__},
+        )
+
+
+class RunFolder:
+    """The folder of a run.
+
+    Args:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def states(self) -> Path:
+        """Where states are saved."""
+        return self.path / _STATES
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / _RECIPE).exists()
+
+    @classmethod
+    def fresh(cls, name: str, parent: Path = Path("runs")) -> RunFolder:
+        """Finds a folder for a new run of a recipe."""
+        stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+        names = [stem, *(f"{stem}-{again}" for again in range(2, 1000))]
+        return cls(next(parent / each for each in names if not (parent / each).exists()))
+
+    @classmethod
+    def newest(cls, name: str, parent: Path = Path("runs")) -> RunFolder:
+        """Finds the run of a recipe that was begun last.
+
+        Raises:
+            RunError: there is none.
+        """
+        found = [cls(path) for path in sorted(parent.glob(f"{name}-*")) if (path / _RECIPE).exists()]
+        if not found:
+            raise RunError(f"{parent} has no run of {name}; say which one to resume: --run DIR")
+        return max(found, key=lambda each: each.origin().started)
+
+    def begin(self, origin: Origin) -> None:
+        """Makes the folder, or writes anew what its run is made from.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write(self.path / _RECIPE, {**asdict(origin), "recipe": origin.recipe.to_json()})
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}; choose another: --run DIR") from error
+
+    def origin(self) -> Origin:
+        """Reads what the run was made from.
+
+        Raises:
+            RunError: there is no run, or it is damaged.
+        """
+        path = self.path / _RECIPE
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            return Origin(
+                recipe=Recipe.from_json(value["recipe"]),
+                settings=Settings.from_json(value["settings"]),
+                command=str(value["command"]),
+                started=str(value["started"]),
+                versions=dict(value["versions"]),
+            )
+        except FileNotFoundError as error:
+            raise RunError(f"{self.path} has no run; it would have a {_RECIPE}") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
+
+    def lines(self) -> Iterator[Line]:
+        """Reads the log; a last line that was cut short is left out.
+
+        Raises:
+            RunError: another line is damaged.
+        """
+        path = self.path / _LOG
+        if not path.exists():
+            return
+        text = path.read_text(encoding="utf-8", errors="replace")
+        *whole, _ = text.split("\n")
+        for number, each in enumerate(whole, 1):
+            try:
+                value = json.loads(each)
+                line = _KINDS[value.pop("kind")](**value)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise RunError(f"line {number} of {path} is damaged: {each!r:.80}") from error
+            yield line
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Writes the summary."""
+        _write(self.path / _SUMMARY, summary)
+
+    def log(self, committed: int) -> Log:
+        """Opens the log, to go on after so many steps."""
+        return Log(self, committed)
+
+
+class Log:
+    """The log of a run, to which lines are added.
+
+    Args:
+        folder: of the run.
+        committed: how many steps the run has; what was said of later ones is dropped.
+    """
+
+    def __init__(self, folder: RunFolder, committed: int) -> None:
+        self._folder, self._path = folder, folder.path / _LOG
+        self._last: Line | None = None
+        self._drop_after(committed)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the last line is of an evaluation: none is due before another step."""
+        return isinstance(self._last, EvaluationLine)
+
+    def rewind(self, committed: int) -> None:
+        """Drops the lines of steps that will be taken again, if there are any."""
+        if self._last is not None and _steps(self._last) > committed:
+            self._drop_after(committed)
+
+    def add(self, line: Line) -> None:
+        """Writes a line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_text(line))
+        self._last = line
+
+    def _drop_after(self, committed: int) -> None:
+        lines = [line for line in self._folder.lines() if _steps(line) <= committed]
+        part = self._path.with_suffix(".part")
+        with part.open("w", encoding="utf-8") as file:
+            file.writelines(map(_text, lines))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+        self._last = lines[-1] if lines else None
+
+
+def _text(line: Line) -> str:
+    kind = next(name for name, each in _KINDS.items() if isinstance(line, each))
+    return json.dumps({"kind": kind, **asdict(line)}) + "\n"
+
+
+def _steps(line: Line) -> int:
+    """Tells how many steps were taken when a line was written."""
+    return line.step + 1 if isinstance(line, StepLine) else line.step
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,104 @@
+"""The training loop, the same for a client with its server and for one process alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from thinpipe.train.data import Data
+from thinpipe.train.log import EvaluationLine, Log, StepLine
+from thinpipe.train.recipe import Recipe
+from thinpipe.train.trainer import Trainer
+
+
+class Watcher(Protocol):
+    """Somebody who looks on."""
+
+    def stepped(self, line: StepLine) -> None:
+        """Is told of a step."""
+        ...
+
+    def evaluated(self, line: EvaluationLine) -> None:
+        """Is told of an evaluation."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """Trains to the end of the recipe's epochs, and tests after each.
+
+    Args:
+        recipe: what to train.
+        data: its samples.
+        loss_fn: of outputs and targets, the mean over rows.
+        log: gets a line for everything.
+        watcher: is told of everything.
+        stopped: asked between two steps whether to stop.
+    """
+
+    recipe: Recipe
+    data: Data
+    loss_fn: Callable[[Tensor, Tensor], Tensor]
+    log: Log
+    watcher: Watcher
+    stopped: Callable[[], bool]
+
+    @property
+    def total(self) -> int:
+        """The number of all steps."""
+        return self.recipe.epochs * self.data.steps_per_epoch
+
+    def run(self, trainer: Trainer) -> bool:
+        """Trains from where the trainer is.
+
+        Returns:
+            Whether it came to the end; else somebody wanted to stop, and a state is saved.
+        """
+        while not self.stopped():
+            # The trainer's number, not a count of our own: a server that was restarted may have taken it back some
+            # steps, and they are taken again, with the same samples.
+            step = trainer.committed
+            self.log.rewind(step)
+            if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
+                self._evaluate(trainer, step)
+            if step >= self.total:
+                trainer.save()
+                return True
+            self._step(trainer, step)
+        trainer.save()
+        return False
+
+    def _step(self, trainer: Trainer, step: int) -> None:
+        began = time.perf_counter()
+        inputs, targets = self.data.batch(step)
+        loss = float(trainer.step(inputs, targets))
+        cost = {} if trainer.cost is None else trainer.cost.to_json()
+        seconds = time.perf_counter() - began
+        line = StepLine(
+            step=step, epoch=self.data.epoch(step), rows=len(targets), loss=loss, seconds=seconds, cost=cost
+        )
+        self.log.add(line)
+        self.watcher.stepped(line)
+
+    def _evaluate(self, trainer: Trainer, step: int) -> None:
+        began = time.perf_counter()
+        loss = right = rows = 0.0
+        for inputs, targets in self.data.evaluation():
+            outputs = trainer.evaluate(inputs).cpu()
+            loss += float(self.loss_fn(outputs, targets)) * len(targets)
+            right += float((outputs.argmax(1) == targets).sum())
+            rows += len(targets)
+        line = EvaluationLine(
+            step=step,
+            epoch=step // self.data.steps_per_epoch,
+            rows=int(rows),
+            loss=loss / rows,
+            accuracy=right / rows,
+            seconds=time.perf_counter() - began,
+        )
+        self.log.add(line)
+        self.watcher.evaluated(line)

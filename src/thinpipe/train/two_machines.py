@@ -1,0 +1,60 @@
+"""The recipe ``two-machines``: MobileNetV2 at 224 pixels on images that are made up, to measure a network with.
+
+::
+
+    documents   conv, norm | ReLU6, features 1 ... 18       | pool, dropout, linear      1280 x 7 x 7 at the second cut
+    pooled      conv, norm | ReLU6, features 1 ... 18, pool |       dropout, linear      1280: 49 times fewer, the same
+                 client              server                          client
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from thinpipe.models import mobilenet_v2
+from thinpipe.train.data import Data, Samples
+from thinpipe.train.recipe import Recipe
+from thinpipe.train.subject import Cut, Subject
+
+CLASSES = 10
+_TRAIN, _TEST = 512, 128
+
+
+def _data(recipe: Recipe) -> Data:
+    """Paints images: each class has a pattern of colours of its own, under noise."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    patterns = torch.randn(CLASSES, 3, 7, 7, generator=generator)
+
+    def painted(count: int) -> Samples:
+        targets = torch.arange(count) % CLASSES
+        images = torch.empty(count, 3, recipe.pixels, recipe.pixels, dtype=torch.uint8)
+        for image, target in zip(images, targets, strict=True):  # one by one: floats of all are a gigabyte
+            noise = torch.randn(image.shape, generator=generator)
+            clean = functional.interpolate(patterns[target][None], size=image.shape[1:])[0]
+            image.copy_((128 + 24 * clean + 24 * noise).clamp(0, 255))
+        return Samples(images, targets)
+
+    return Data.of(recipe, painted(_TRAIN), painted(_TEST))
+
+
+TWO_MACHINES = Subject(
+    about="MobileNetV2 at 224 px on made-up images, to measure a network with",
+    defaults=Recipe(
+        name="two-machines",
+        cut="pooled",
+        batch=64,
+        epochs=1,
+        lr=0.01,
+        momentum=0.9,
+        weight_decay=1e-4,
+        seed=0,
+        chunks=1,
+        pixels=224,
+    ),
+    cuts={"pooled": Cut("features_0_2", "classifier_0"), "documents": Cut("features_0_2", "avgpool")},
+    model=lambda _: mobilenet_v2(CLASSES),
+    example=lambda recipe: torch.zeros(1, 3, recipe.pixels, recipe.pixels),
+    data=_data,
+    sizes=range(32, 513),
+)

@@ -1,0 +1,94 @@
+"""The training loop follows its trainer's number of steps, forward and back."""
+
+import pytest
+
+from thinpipe.train import data, parts, resolved
+from thinpipe.train.local import Local
+from thinpipe.train.log import EvaluationLine, Origin, RunFolder, StepLine
+from thinpipe.train.loop import Loop
+from thinpipe.train.settings import Settings
+
+RECIPE = resolved("digits", {"epochs": 2, "batch": 200})
+
+
+class Forgetful:
+    """A trainer that goes back to its last saved state after some steps, as a client does whose server was killed."""
+
+    cost = None
+
+    def __init__(self, folder, *, after):
+        self._folder, self._after = folder, set(after)
+        self._local = self._loaded()
+
+    def _loaded(self):
+        return Local(RECIPE, folder=self._folder, every=3, device="cpu")
+
+    @property
+    def committed(self):
+        return self._local.committed
+
+    def step(self, inputs, targets):
+        loss = self._local.step(inputs, targets)
+        if self.committed in self._after:
+            self._after.remove(self.committed)
+            self._local = self._loaded()
+        return loss
+
+    def evaluate(self, inputs):
+        return self._local.evaluate(inputs)
+
+    def save(self):
+        self._local.save()
+
+    def close(self):
+        self._local.close()
+
+
+class Seen:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.steps, self.tests = [], []
+
+    def stepped(self, line):
+        self.steps.append(line.step)
+
+    def evaluated(self, line):
+        self.tests.append(line.step)
+
+
+def trained(path, trainer, *, stop_after=None):
+    folder, seen = RunFolder(path), Seen()
+    folder.begin(Origin.now(RECIPE, Settings()))
+    loop = Loop(
+        recipe=RECIPE,
+        data=data(RECIPE),
+        loss_fn=parts(RECIPE).loss_fn,
+        log=folder.log(trainer.committed),
+        watcher=seen,
+        stopped=lambda: stop_after is not None and len(seen.steps) >= stop_after,
+    )
+    return loop.run(trainer), seen, folder
+
+
+def said(folder):
+    lines = list(folder.lines())
+    steps = [(line.step, line.loss) for line in lines if isinstance(line, StepLine)]
+    return steps, [(line.step, line.loss, line.accuracy) for line in lines if isinstance(line, EvaluationLine)]
+
+
+# An epoch has 8 steps and states are saved after 3, 6, 9 ...: some go back over the border of an epoch, one to it.
+@pytest.mark.parametrize("after", [[2], [5, 8], [10], [11, 13, 16]], ids=str)
+def test_steps_that_are_taken_back_are_taken_again_with_the_same_samples(after, tmp_path):
+    done, _, whole = trained(tmp_path / "whole", Forgetful(tmp_path / "a", after=[]))
+    assert done
+    done, seen, folder = trained(tmp_path / "run", Forgetful(tmp_path / "b", after=after))
+    assert done and len(seen.steps) > 16
+    assert said(folder) == said(whole)
+    assert [step for step, _ in said(folder)[0]] == list(range(16)) and [x[0] for x in said(folder)[1]] == [8, 16]
+
+
+def test_a_loop_that_is_stopped_saves_the_step_that_it_finished(tmp_path):
+    done, seen, _ = trained(tmp_path / "run", Forgetful(tmp_path / "states", after=[]), stop_after=5)
+    assert not done and seen.steps == [0, 1, 2, 3, 4]
+    assert Forgetful(tmp_path / "states", after=[]).committed == 5

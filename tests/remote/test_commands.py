@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -22,7 +23,7 @@ def run(*words):
 
 
 @contextmanager
-def serving(*words, listen="127.0.0.1:0"):
+def serving(*words, listen="127.0.0.1:0", ended=0):
     """Starts a server in a process of its own; gives its address and the process, and ends it by SIGTERM."""
     command = [sys.executable, "-u", "-m", "thinpipe", "serve", "--listen", listen, *map(str, words)]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -44,7 +45,15 @@ def serving(*words, listen="127.0.0.1:0"):
             process.kill()
             raise
     assert "Traceback" not in rest, rest
-    assert process.returncode == 0, rest
+    assert process.returncode == ended, rest
+
+
+def wait_for_lines(path, count):
+    """Waits until a run has logged so much."""
+    log, deadline = path / "log.jsonl", time.monotonic() + 60
+    while not (log.exists() and log.read_text().count("\n") >= count):
+        assert time.monotonic() < deadline, f"{path} has not come to {count} lines"
+        time.sleep(0.05)
 
 
 def losses(path):
@@ -118,17 +127,32 @@ def test_a_server_trains_like_one_device(words, tmp_path):
     assert ours[1] == pytest.approx(theirs[1], abs=0.01)
 
 
-def test_server_and_client_are_stopped_and_go_on_as_if_they_had_not_been(tmp_path):
+def test_a_killed_server_and_a_stopped_client_go_on_as_if_nothing_had_happened(tmp_path, request):
+    path, saved = tmp_path / "run", ("--folder", tmp_path / "server")
     with serving() as (address, _):
         assert run("train", "digits", "--epochs", 4, "--connect", address, "--run", tmp_path / "whole").exit_code == 0
-    with serving("--folder", tmp_path / "server") as (address, _):
-        first = run("train", "digits", "--epochs", 2, "--connect", address, "--run", tmp_path / "run")
-        assert first.exit_code == 0, first.output
-    with serving("--folder", tmp_path / "server") as (address, _):
-        again = ("--run", tmp_path / "run", "--resume", "--epochs", 4, "--connect", address)
-        second = run("train", "digits", *again)
-        assert second.exit_code == 0, second.output
-    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    with serving(*saved, ended=-signal.SIGKILL) as (address, server):
+        words = ["train", "digits", "--epochs", "2000", "--every", "10", "--connect", address, "--run", str(path)]
+        client = subprocess.Popen(
+            [sys.executable, "-m", "thinpipe", *words], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        )
+        request.addfinalizer(client.kill)  # which does nothing to one that has ended
+        wait_for_lines(path, 15)
+        server.kill()
+        server.wait()
+    with serving(*saved, listen=address):
+        wait_for_lines(path, 40)
+        client.send_signal(signal.SIGTERM)
+        _, said = client.communicate(timeout=60)
+        assert client.returncode == 143 and "--resume" in said and "Traceback" not in said, said
+    with serving(*saved) as (address, _):  # elsewhere, which a resumed run may be told
+        taken = len(losses(path)[0])
+        epochs = max(4, taken // 23 + 1)
+        result = run("train", "digits", "--run", path, "--resume", "--epochs", epochs, "--connect", address)
+        assert result.exit_code == 0, result.output
+    steps, accuracies = losses(path)
+    expected = losses(tmp_path / "whole")
+    assert len(steps) == 23 * epochs and steps[:92] == expected[0] and accuracies[:4] == expected[1]
 
 
 def test_an_owners_module_is_offered_by_its_place(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -136,3 +137,13 @@ def test_an_address_where_nobody_may_write_is_explained(tmp_path):
     (tmp_path / "file").write_text("")
     result = run("digits", "--run", tmp_path / "file" / "run")
     assert result.exit_code == 1 and "cannot be written" in result.output and "Traceback" not in result.output
+
+
+def test_a_server_that_is_not_there_is_told_and_leaves_no_run_behind(tmp_path):
+    pytest.importorskip("zmq")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    result = run("digits", "--connect", address, "--run", tmp_path / "run")
+    assert result.exit_code == 1 and address in result.output and "Traceback" not in result.output
+    assert not (tmp_path / "run").exists()

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from thinpipe import __version__
 from thinpipe.errors import (
     AuthError,
-    CheckpointError,
     DisagreementError,
     PacketError,
     PeerError,
@@ -242,7 +241,6 @@ class Client(nn.Module):
         Returns:
             With targets the loss, without them the output.
         """
-
         goal = self.committed
 
         def evaluate() -> Any:

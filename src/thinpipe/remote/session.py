@@ -214,17 +214,18 @@ class Session:
 
     def _attend(self, channel: Channel, idle: float) -> bool:
         while True:
+            # Between two steps, however busy the client is; but not while the fate of a step is open.
+            if self._stopping and not self.half.prepared:
+                channel.tell(CLOSING)
+                return False
             try:
                 word, value = channel.hear(_LOOK)
             except StallError:
                 if channel.failure is not None:
                     raise
-                if self._stopping and not self.half.prepared:
-                    channel.tell(CLOSING)
-                    return False
                 if time.monotonic() - self.heard > idle:
-                    channel.tell(CLOSING)
                     _log.info("%s, session %s was idle for %g s", self.client, self.name[:8], idle)
+                    channel.tell(CLOSING)
                     return True
                 continue
             self.heard = time.monotonic()

@@ -70,12 +70,12 @@ class Terms:
 
 def _codecs(value: Any) -> tuple[tuple[str | None, str | None], ...]:
     known = isinstance(value, list | tuple) and len(value) == CUTS
-    if not known or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):  # noqa: PLR2004
+    if not known or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
         raise PacketError(f"there are {CUTS} cuts with two codecs each, got {value!r:.200}")
     for spec in (spec for pair in value for spec in pair):
         if spec is None:
             continue
-        if not isinstance(spec, str) or len(spec) > 200:  # noqa: PLR2004
+        if not isinstance(spec, str) or len(spec) > 200:
             raise PacketError(f"{spec!r:.200} names no codec")
         try:
             codec(spec)

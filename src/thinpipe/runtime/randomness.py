@@ -42,6 +42,7 @@ class Randomness(Protocol):
 
 
 def generator_of(device: torch.device) -> torch.Generator:
+    """Finds the default generator of a device."""
     if device.type != "cuda":
         return torch.default_generator
     torch.cuda.init()

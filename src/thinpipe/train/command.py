@@ -139,7 +139,8 @@ def _train(folder: RunFolder, origin: Origin, trace: Path | None) -> int:
     recipe, console = origin.recipe, Console(stderr=True, highlight=False)
     data = data_of(recipe)
     # Whoever waits for a server that is not there may leave at once; from the first step on a signal is a wish.
-    trainer = _trainer(folder, origin, trace)
+    with folder.made():
+        trainer = _trainer(folder, origin, trace)
     try:
         # Not before there is somebody to train with: a server that refuses leaves no run behind.
         folder.begin(origin)

@@ -19,6 +19,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,15 +154,36 @@ class RunFolder:
             raise RunError(f"{parent} has no run of {name}; say which one to resume: --run DIR")
         return max(found, key=lambda each: each.origin().started)
 
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Makes the folder; if nothing is in it when an error comes, it is taken away again.
+
+        Raises:
+            RunError: it cannot be made.
+        """
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                self.path.rmdir()
+            raise
+
     def begin(self, origin: Origin) -> None:
-        """Makes the folder, or writes anew what its run is made from.
+        """Writes what the run is made from.
 
         Raises:
             RunError: it cannot be written.
         """
-        try:
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             _write(self.path / _RECIPE, {**asdict(origin), "recipe": origin.recipe.to_json()})
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}; choose another: --run DIR") from error
 

@@ -14,6 +14,7 @@ def main(address, what):
     channel.tell("hello")
     print("ready", flush=True)  # noqa: T201
     if what == "leave":
+        channel.hear(60)
         return  # without a close
     if what == "echo":
         lane = channel.sender(1, Meter())

@@ -84,6 +84,7 @@ def test_a_process_that_ends_without_closing_ends_and_is_lost():
     with server() as hub, client_process(hub.address, "leave") as process:
         channel = hub.accepted.get(timeout=WAIT)
         assert channel.hear(WAIT) == ("hello", None)
+        channel.tell("leave")
         with pytest.raises(PeerLost):
             channel.hear(WAIT)
         assert process.wait(WAIT) == 0

@@ -1,0 +1,1 @@
+"""MobileNetV2 between a client and a server over a thin link: bytes, bandwidth and time of a batch."""

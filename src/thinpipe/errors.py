@@ -102,4 +102,8 @@ class AddressError(ThinpipeError, ValueError):
 
 
 class RefusedError(ThinpipeError, ConnectionError):
-    """A server that does not take a client: it is full, does not offer what is asked for, or lost what it had."""
+    """A server that does not take a client: it does not offer what is asked for, or lost what it had."""
+
+
+class BusyError(RefusedError):
+    """A server that does not take a client now, and may later: it is full, or still busy with the same session."""

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import torch
-from remote.models import batch, ends, loss_fn, middle, sgd
 
+from remote.models import batch, ends, loss_fn, middle, sgd
 from thinpipe.remote.client import Client
 from thinpipe.remote.offer import Offer
 from thinpipe.remote.server import Server
@@ -44,8 +44,16 @@ def train(address, folder, steps, journal, options):
     logging.disable(logging.CRITICAL)
     first, last = ends(dropout=0.2)
     client = Client(
-        first, last, connect=address, offer="middle", loss_fn=loss_fn, optimizer=sgd, folder=folder, silence=1.0,
-        give_up=60.0, **options,
+        first,
+        last,
+        connect=address,
+        offer="middle",
+        loss_fn=loss_fn,
+        optimizer=sgd,
+        folder=folder,
+        silence=1.0,
+        give_up=60.0,
+        **options,
     )
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))

@@ -6,9 +6,9 @@ import time
 
 import pytest
 import torch
+
 from remote.lives import Life, free_port, serve, train
 from remote.proxy import Cable
-
 from thinpipe.remote.saved import Store
 
 STEPS, FAULTS = 200, 20
@@ -28,7 +28,6 @@ class Run:
 
     def __init__(self, folder, **options):
         self.folder = folder
-        self.began = time.monotonic()
         folder.mkdir()
         self.journal = folder / "journal"
         self.address = f"127.0.0.1:{free_port()}"
@@ -94,9 +93,7 @@ def test_twenty_faults_change_nothing(tmp_path):
             assert stormy.client.is_alive and time.monotonic() < until, f"{kind}: {progress(stormy.journal)[-3:]}"
             time.sleep(0.005)
         time.sleep(dice.uniform(0, 0.02))
-        began = time.monotonic()
         wreak(stormy, kind, dice)
-        print(kind, goal, round(time.monotonic() - began, 2), round(began - stormy.began, 2))
     client, server = stormy.finish()
     same(client, expected[0])
     same(server, expected[1])

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import secrets
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from thinpipe import __version__
 from thinpipe.errors import (
-    AuthError,
+    BusyError,
     DisagreementError,
     PacketError,
     PeerError,
@@ -53,6 +54,7 @@ from thinpipe.remote.protocol import (
     REFUSED,
     SAVE,
     SAVED,
+    SPANS,
     WELCOME,
     Begin,
     Commit,
@@ -63,6 +65,7 @@ from thinpipe.remote.protocol import (
 from thinpipe.remote.saved import Store
 from thinpipe.remote.spans import write_trace
 from thinpipe.remote.terms import CUTS, Terms, blank_of, shapes_of, verify_same
+from thinpipe.remote.troubles import Troubles, refusal
 from thinpipe.runtime.crossing import CodecChoice, by_cut
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.rank_step import LastStage, moved, targets_of
@@ -72,6 +75,8 @@ from thinpipe.trace import NO_TRACE, AnyTracer, Tracer
 _log = logging.getLogger("thinpipe")
 _PATIENCE = 600.0
 """Seconds that a server which is alive may take over a step or an answer."""
+_GOODBYE = 60.0
+"""Seconds that it may take to save."""
 
 R = TypeVar("R")
 
@@ -183,11 +188,7 @@ class Client(nn.Module):
         self._began = time.perf_counter()
         self.session = secrets.token_hex(16)
         self._resume()
-        try:
-            self._connect()
-        except BaseException:
-            self._lose()
-            raise
+        self._connect()
 
     # -- what a caller uses --------------------------------------------------------------------------------------------
 
@@ -270,11 +271,9 @@ class Client(nn.Module):
         if self._is_closed:
             return
         self._is_closed = True
-        if channel is None:
-            return
         try:
-            if channel.failure is None:
-                self._past.save(self._half)
+            self._past.save(self._half)
+            if channel is not None and channel.failure is None:
                 channel.tell(SAVED, self.committed)
                 channel.tell(LEAVE, self.committed)
                 spans = self._goodbye(channel)
@@ -284,7 +283,8 @@ class Client(nn.Module):
             _log.warning("the session did not end well: %s", error)
         finally:
             self._half.detach()
-            channel.close()
+            if channel is not None:
+                channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -344,10 +344,10 @@ class Client(nn.Module):
                 self._squares = squares if isinstance(squares, float) and squares >= 0 else 0.0
                 return value
 
-    def _hear(self) -> tuple[str, Any]:
+    def _hear(self, timeout: float = _PATIENCE) -> tuple[str, Any]:
         """Takes the next word; notes what both sides have saved on the way."""
         assert self._channel is not None
-        word, value = self._channel.hear(_PATIENCE)
+        word, value = self._channel.hear(timeout)
         if word == SAVED:
             self._their_steps.add(step_of(value))
             self._past.theirs([step_of(value)])
@@ -368,33 +368,41 @@ class Client(nn.Module):
     # -- a connection --------------------------------------------------------------------------------------------------
 
     def _persist(self, action: Callable[[], R]) -> R:
-        """Does something that needs the server, again and again until it is done, or nobody was there for too long."""
+        """Does something that needs the server, again and again until it is done, or there is no hope for it."""
         if self._is_closed:
             raise ThinpipeError("the client is closed; make another one")
-        lost_at: float | None = None
-        seen = self.committed
-        pause = 0.05
+        troubles = Troubles(self._give_up)
         while True:
             try:
                 if self._channel is None:
                     self._connect()
                 return action()
-            except (PeerLost, StallError, PacketError, Closed, RefusedError) as error:
-                if isinstance(error, RefusedError) and not self._full(error):
-                    raise
-                now = time.monotonic()
-                if self.committed > seen or lost_at is None:
-                    lost_at, seen, pause = now, self.committed, 0.05
+            except (PeerLost, StallError, PacketError, Closed, BusyError) as error:
+                welcomed = self._half.wires is not None
+                self._hear_the_rest()
                 self._lose()
-                if now - lost_at > self._give_up:
-                    raise
-                _log.warning("step %d: %s; trying again", self.committed + 1, error)
+                pause = troubles.pause(self.committed, error, welcomed=welcomed)
+                _log.warning("step %d: %s; trying again", self.committed + 1, error or "the connection was closed")
                 time.sleep(pause)
-                pause = min(2 * pause, 2.0)
+            except BaseException:
+                # The server may be in the middle of a step that nobody will finish: it hears of it at once.
+                self._lose()
+                raise
 
-    @staticmethod
-    def _full(error: RefusedError) -> bool:
-        return "full" in str(error)
+    def _hear_the_rest(self) -> None:
+        """Takes what the server has said before the connection broke: it may have said why.
+
+        Raises:
+            PeerError: its part of the model has failed.
+        """
+        try:
+            while self._channel is not None:
+                self._hear(0.0)
+        except (PeerLost, StallError, PacketError, Closed):
+            return
+        except PeerError:
+            self._lose()
+            raise
 
     def _lose(self) -> None:
         channel, self._channel = self._channel, None
@@ -417,14 +425,11 @@ class Client(nn.Module):
 
     def _connect(self) -> None:
         throttle = None if self._bandwidth is None else Throttle(self._bandwidth)
-        channel = dial(self.address, keys=self.keys, silence=self._silence, throttle=throttle)
-        self._channel = channel
-        self._their_steps: set[int] = set()
+        self._channel = dial(self.address, keys=self.keys, silence=self._silence, throttle=throttle)
         try:
-            self._greet(channel)
-        except (AuthError, DisagreementError, RefusedError):
-            channel.close()
-            self._channel = None
+            self._greet(self._channel)
+        except BaseException:
+            self._lose()
             raise
 
     def _greet(self, channel: Channel) -> None:
@@ -448,8 +453,7 @@ class Client(nn.Module):
         channel.tell(HELLO, hello.to_json())
         word, value = channel.hear(_PATIENCE)
         if word == REFUSED:
-            kind, reason = (value["kind"], value["reason"]) if isinstance(value, dict) else ("", str(value))
-            raise (DisagreementError if kind == "disagreement" else RefusedError)(f"{channel.peer} refused: {reason}")
+            raise refusal(channel.peer, value)
         if word != WELCOME:
             raise PacketError(f"{channel.peer} answered {word!r:.50} to a hello")
         welcome = Welcome.from_json(value)
@@ -494,8 +498,6 @@ class Client(nn.Module):
         if blank is None or self._welcomed:
             return
         try:
-            import copy
-
             with torch.no_grad():
                 copy.deepcopy(self.last).to("meta").eval()(blank)
         except NotImplementedError:
@@ -505,11 +507,13 @@ class Client(nn.Module):
                 f"the server's middle returns {welcome.outputs}, which the last part here does not take: {error}"
             ) from error
 
-    def _goodbye(self, channel: Channel) -> list[str]:
+    @staticmethod
+    def _goodbye(channel: Channel) -> list[str]:
+        """Waits until the server has saved as well; it sends what it recorded on the way."""
         pieces: list[str] = []
         while True:
-            word, value = channel.hear(30.0)
-            if word == "spans" and isinstance(value, str):
+            word, value = channel.hear(_GOODBYE)
+            if word == SPANS and isinstance(value, str):
                 pieces.append(value)
-            if word == LEFT:
+            elif word == LEFT:
                 return pieces

@@ -6,8 +6,10 @@ A server has sessions in several threads, and a client's caller draws for itself
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from thinpipe.runtime.randomness import Both, LentCuda, OwnCpu, Randomness, generator_of, seed_of
 
@@ -30,18 +32,50 @@ class StepSeeds:
 
 
 class Draws:
-    """The randomness of one half's stages in one step.
+    """What the stages of one half draw, step by step.
+
+    Leading operators to a generator costs some microseconds each, so a half that drew nothing in a whole step is
+    trusted from then on, in training and in evaluation each for itself. Should the default generator move meanwhile,
+    somebody drew: if it was a stage, it is led from the next step on.
 
     Args:
-        seeds: of the step.
+        seed: of the session.
         devices: of the stages, by their numbers.
     """
 
-    def __init__(self, seeds: StepSeeds, devices: Mapping[int, torch.device]) -> None:
-        self.stages: dict[int, Randomness] = {}
-        for j, device in devices.items():
-            # Watched in every step: a layer that begins to draw late would draw other numbers when it is repeated.
-            own: Randomness = OwnCpu(seeds, j, watching=True)
-            if device.type == "cuda":
-                own = Both([own, LentCuda(generator_of(device), seeds, j)])
-            self.stages[j] = own
+    def __init__(self, seed: int, devices: Mapping[int, torch.device]) -> None:
+        self._seed, self._devices = seed, devices
+        self._trusted: set[bool] = set()
+
+    def step(self, step: int, *, train: bool) -> StepDraws:
+        """Prepares one step."""
+        seeds = StepSeeds(self._seed, step)
+        watching = train not in self._trusted
+        stages: dict[int, Randomness] = {}
+        for j, device in self._devices.items():
+            own: Randomness = OwnCpu(seeds, j, watching=watching)
+            stages[j] = Both([own, LentCuda(generator_of(device), seeds, j)]) if device.type == "cuda" else own
+        return StepDraws(stages, seeds, None if watching else torch.get_rng_state())
+
+    def settle(self, draws: StepDraws, *, train: bool) -> None:
+        """Remembers whether anything was drawn in a step."""
+        if draws.before is None:
+            if not draws.seeds.drawn:
+                self._trusted.add(train)
+        elif not torch.equal(draws.before, torch.get_rng_state()):
+            self._trusted.discard(train)
+
+
+@dataclass(frozen=True)
+class StepDraws:
+    """The randomness of one step.
+
+    Args:
+        stages: of each stage.
+        seeds: where it comes from.
+        before: the default generator's state, where nobody is watched.
+    """
+
+    stages: Mapping[int, Randomness]
+    seeds: StepSeeds
+    before: Tensor | None

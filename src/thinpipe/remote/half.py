@@ -23,7 +23,7 @@ from thinpipe.errors import PeerLost
 from thinpipe.links import Closed
 from thinpipe.links.net import Channel
 from thinpipe.remote.cost import HalfCost
-from thinpipe.remote.draws import Draws, StepSeeds
+from thinpipe.remote.draws import Draws, StepDraws
 from thinpipe.remote.offer import MakeOptimizer
 from thinpipe.remote.saved import Snapshot, put_back, taken
 from thinpipe.remote.terms import Terms
@@ -120,6 +120,7 @@ class Half:
         self._crossings = self._fresh_crossings()
         self._undo: tuple[list[Tensor], dict[str, Any]] | None = None
         self._plans: dict[int, ActionList] = {}
+        self._draws = Draws(terms.seed, dict.fromkeys(parts, device))
         self._moving = 0.0
         self.wires: Wires | None = None
         self._plan(terms.chunks)  # whatever is wrong with the schedule is said now
@@ -186,12 +187,15 @@ class Half:
                     stack.enter_context(_evaluating(self.module))
                 post.begin(task.number)
                 ambient = Ambient.capture([self.device])
-                step = _PoliteStep(self._workers(task, ambient, last), post, ambient, last, self._at(task))
+                draws = self._draws.step(task.step, train=task.train)
+                workers = self._workers(task, ambient, last, draws)
+                step = _PoliteStep(workers, post, ambient, last, self._at(task))
                 if batch is not None:
                     step.feed(batch)
                 if task.train:
                     step.lend_gradients()
                 step.run(self._actions(task), train=task.train)
+                self._draws.settle(draws, train=task.train)
                 post.flush()
                 if task.train:
                     step.leave_gradients()
@@ -253,9 +257,7 @@ class Half:
     def _remember(self) -> None:
         self._undo = ([buffer.clone() for buffer in self.module.buffers()], copy.deepcopy(state_of(self._crossings)))
 
-    def _workers(self, task: Task, ambient: Ambient, last: LastStage | None) -> dict[int, Worker]:
-        devices = dict.fromkeys(self._stations, self.device)
-        draws = Draws(StepSeeds(self.terms.seed, task.step), devices)
+    def _workers(self, task: Task, ambient: Ambient, last: LastStage | None, draws: StepDraws) -> dict[int, Worker]:
         final = len(U) - 1
         return {
             j: Worker(

@@ -19,7 +19,7 @@ from typing import Any, Self
 import torch
 
 from thinpipe import __version__
-from thinpipe.errors import CheckpointError, DisagreementError, PacketError, RefusedError, ThinpipeError
+from thinpipe.errors import BusyError, CheckpointError, DisagreementError, PacketError, RefusedError, ThinpipeError
 from thinpipe.links import Closed
 from thinpipe.links.net import Channel, Listener, ServerKeys
 from thinpipe.remote.half import MOST
@@ -30,6 +30,7 @@ from thinpipe.remote.protocol import HELLO, REFUSED, Hello
 from thinpipe.remote.saved import Store
 from thinpipe.remote.session import Session
 from thinpipe.remote.terms import verify_same
+from thinpipe.remote.troubles import kind_of
 from thinpipe.remote.turns import Turns
 
 _log = logging.getLogger("thinpipe")
@@ -172,8 +173,7 @@ class Server:
         except (RefusedError, DisagreementError, CheckpointError) as error:
             self.counters.count("refused")
             _log.warning("%s was refused: %s", channel.peer, error)
-            kind = "disagreement" if isinstance(error, DisagreementError) else "refused"
-            _refuse(channel, kind, str(error))
+            _refuse(channel, kind_of(error), str(error))
         except (ThinpipeError, Closed) as error:
             _log.warning("%s did not begin well: %s", channel.peer, error)
             _refuse(channel, "protocol", str(error))
@@ -192,7 +192,7 @@ class Server:
         with self._lock:
             session = self._found(channel, hello)
         if not session.take_over(_HAND_OVER):
-            raise RefusedError("the session is still busy with its last connection; try again")
+            raise BusyError("the session is still busy with its last connection; try again")
         try:
             if hello.inputs is not None and session.inputs is not None:
                 verify_same(
@@ -231,7 +231,7 @@ class Server:
     def _found(self, channel: Channel, hello: Hello) -> Session:
         """Finds the session of a client, or makes one; the caller has the lock."""
         if self._closed.is_set():
-            raise RefusedError("the server is being closed")
+            raise BusyError("the server is being closed")
         session = self._sessions.get(hello.session)
         shelf, note = self._shelf(hello.session)
         if note is not None:
@@ -265,7 +265,7 @@ class Server:
         while len(self._sessions) >= self.max_clients:
             away = [session for session in self._sessions.values() if session.is_away]
             if not away:
-                raise RefusedError(
+                raise BusyError(
                     f"the server is full: {self.max_clients} clients are connected, which is all it takes "
                     "(--max-clients); try again later"
                 )

@@ -1,0 +1,66 @@
+"""What a client makes of its troubles: how long to wait before it tries again, and when to stop."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from thinpipe.errors import BusyError, DisagreementError, RefusedError, ThinpipeError
+
+_SHORTEST, _LONGEST = 0.05, 2.0
+_MOST = 20
+"""How often one and the same step may fail with a server that is there: then it is not the network."""
+
+BUSY, DISAGREEMENT, OTHER = "busy", "disagreement", "refused"
+
+
+class Troubles:
+    """The troubles of one call.
+
+    Args:
+        give_up: seconds without a step of progress after which there is no hope.
+    """
+
+    def __init__(self, give_up: float) -> None:
+        self._give_up = give_up
+        self._step: int | None = None
+        self._since = 0.0
+        self._tries = self._failures = 0
+
+    def pause(self, step: int, error: Exception, *, welcomed: bool) -> float:
+        """Tells how many seconds to wait before the next attempt.
+
+        Args:
+            step: how many steps are committed.
+            error: what has happened.
+            welcomed: whether the server was there, and had begun to work with this client.
+
+        Raises:
+            Exception: the error itself, if it has happened too often, or for too long.
+        """
+        now = time.monotonic()
+        if self._step is None or step > self._step:
+            self._step, self._since, self._tries, self._failures = step, now, 0, 0
+        self._tries += 1
+        self._failures += welcomed
+        if now - self._since > self._give_up:
+            error.add_note(f"tried for {now - self._since:.0f} s; the limit is give_up={self._give_up:g}")
+            raise error
+        if self._failures >= _MOST:
+            error.add_note(f"step {step + 1} has failed {self._failures} times")
+            raise error
+        return min(_SHORTEST * 2.0 ** min(self._tries - 1, 10), _LONGEST)
+
+
+def refusal(peer: str, value: Any) -> ThinpipeError:
+    """Makes the error that a server's refusal is."""
+    kind, reason = (value.get("kind"), value.get("reason")) if isinstance(value, dict) else (OTHER, value)
+    kinds: dict[Any, type[ThinpipeError]] = {BUSY: BusyError, DISAGREEMENT: DisagreementError}
+    return kinds.get(kind, RefusedError)(f"{peer} refused: {reason!s:.4000}")
+
+
+def kind_of(error: Exception) -> str:
+    """Says what kind of refusal an error is, for the wire."""
+    if isinstance(error, BusyError):
+        return BUSY
+    return DISAGREEMENT if isinstance(error, DisagreementError) else OTHER

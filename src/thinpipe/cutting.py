@@ -28,7 +28,12 @@ _OLDEST = 5
 
 
 def split(
-    model: nn.Module, at: Sequence[str] | None = None, *, stages: int | None = None, example: Any = None
+    model: nn.Module,
+    at: Sequence[str] | None = None,
+    *,
+    stages: int | None = None,
+    example: Any = None,
+    all_tokens: bool = False,
 ) -> Split:
     """Cuts a model into stages at the names of its modules.
 
@@ -44,6 +49,9 @@ def split(
         stages: the number of stages, instead of names: layers are spread by their parameters.
         example: inputs by which the model is traced, of the size of a micro-batch: what ``model`` takes, a tuple or a
             dictionary if that is more than one thing. Needed for models that are neither of the first two.
+        all_tokens: whether a last stage that is but the head of a classifier gets all tokens of a row, though it reads
+            the first alone. By default only that one crosses the cut: of rows of 128 tokens a 128th, and nothing is
+            lost.
 
     Returns:
         The stages, for ``Pipe`` or ``Pipeline``; and ``to_model()``.
@@ -57,7 +65,8 @@ def split(
         raise SplitError(f"at is a list of names, got a text; write at=[{at!r}]")
     if is_adapted(model) or (_is_hf(model) and example is None):
         _verify_version()
-        return cut_hf(model, even_cuts(model, stages) if stages is not None else list(at or ()))
+        names = even_cuts(model, stages) if stages is not None else list(at or ())
+        return cut_hf(model, names, all_tokens=all_tokens)
     if isinstance(model, nn.Sequential) and (example is None or at is None or set(at) <= set(model._modules)):
         verify_sequential(model)
         return _cut_sequential(model, _even(model, stages) if stages is not None else list(at or ()))

@@ -14,6 +14,7 @@ from hf_support import CONFIGS, batch, loss_of, make, quiet, transformers
 from thinpipe import Pipe, split
 from thinpipe.errors import BatchError, SplitError
 from thinpipe.models.hf import run_uncut, token_loss, token_targets
+from thinpipe.models.hf.stage import HIDDEN
 
 DATA = Path(os.environ.get("THINPIPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MINILM = sorted((DATA / "weights").glob("*[mM]ini[lL][mM]*/config.json"))
@@ -330,3 +331,37 @@ def test_a_version_that_is_too_old_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.57.1")
     with pytest.raises(SplitError, match=r'pip install --upgrade "thinpipe\[hf\]"'):
         split(model, stages=2)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "vit"])
+def test_a_head_alone_gets_the_one_token_that_it_reads_and_nothing_is_lost(family):
+    model = quiet(make(family))
+    inputs, targets = batch(family, 6)
+    with pytest.raises(SplitError) as refused:
+        split(model, at=["nowhere"])
+    places = str(refused.value).split("can be cut at ")[1].split(", ")
+    found = {}
+    for all_tokens in (False, True):
+        parts = split(model, at=[places[0], places[-1]], all_tokens=all_tokens)
+        crossing = parts[1](parts[0](inputs))
+        logits = parts[2](crossing)
+        model.zero_grad()
+        loss_of(family)(logits, targets).backward()
+        grads = {name: grad.clone() for name, grad in grads_of(model).items() if grad is not None}
+        found[all_tokens] = crossing, logits, grads
+    (one, logits, grads), (every, expected, bare) = found[False], found[True]
+    assert set(one) == {HIDDEN} and one[HIDDEN].shape == (6, 1, every[HIDDEN].shape[2])
+    assert every[HIDDEN].shape[1] > 1
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(grads, bare, rtol=0, atol=1e-12)
+
+
+def test_a_head_that_reads_all_tokens_gets_them_all():
+    for family, head in (("bert", "ForTokenClassification"), ("roberta", "ForMaskedLM"), ("gpt2", None)):
+        model = quiet(make(family, head) if head else make(family))
+        inputs, _ = batch(family, 3)
+        with pytest.raises(SplitError) as refused:
+            split(model, at=["nowhere"])
+        places = str(refused.value).split("can be cut at ")[1].split(", ")
+        parts = split(model, at=[places[-1]])
+        assert parts[0](inputs)[HIDDEN].shape[1] > 1

@@ -75,6 +75,8 @@ from thinpipe.trace import NO_TRACE, AnyTracer, Tracer
 _log = logging.getLogger("thinpipe")
 _PATIENCE = 600.0
 """Seconds that a server which is alive may take over a step or an answer."""
+_CLOCKS = 5.0
+"""Seconds to wait for the first comparison of clocks, where a trace needs one."""
 _GOODBYE = 60.0
 """Seconds that it may take to save."""
 
@@ -182,9 +184,10 @@ class Client(nn.Module):
         self._past = Past(self._shelf)
         self._batches: dict[int, _Batch] = {}
         self._commit: Commit | None = None
+        self._loss: Tensor | None = None
         self._channel: Channel | None = None
         self._number = 0
-        self._welcomed = self._is_closed = False
+        self._welcomed = self._is_closed = self._gave_up = False
         self._began = time.perf_counter()
         self.session = secrets.token_hex(16)
         self._resume()
@@ -221,16 +224,9 @@ class Client(nn.Module):
         """
         goal = self.committed + 1
         self._batches[goal] = _Batch(inputs, targets, lr, clip)
-        loss: Tensor | None = None
-
-        def train() -> None:
-            nonlocal loss
-            while self.committed < goal:
-                loss = self._train(self._batches[self.committed + 1])
-
-        self._persist(train)
-        assert loss is not None
-        return loss
+        self._persist(lambda: self._catch_up(goal))
+        assert self._loss is not None
+        return self._loss
 
     def evaluate(self, inputs: Any, targets: Any = None) -> Any:
         """Runs a batch forward, in evaluation mode, through the same cuts and codecs.
@@ -266,25 +262,36 @@ class Client(nn.Module):
         self._persist(save)
 
     def close(self) -> None:
-        """Has both sides save, ends the session at the server, and writes the trace. Safe to call twice."""
-        channel, self._channel = self._channel, None
+        """Has both sides save, ends the session at the server, and writes the trace. Safe to call twice.
+
+        A connection that is lost at that moment is mended once more, unless nobody was there when it was last tried.
+        """
         if self._is_closed:
             return
-        self._is_closed = True
         try:
             self._past.save(self._half)
-            if channel is not None and channel.failure is None:
-                channel.tell(SAVED, self.committed)
-                channel.tell(LEAVE, self.committed)
-                spans = self._goodbye(channel)
-                if self._trace is not None:
-                    write_trace(Path(self._trace), self._half.tracer, spans, channel.clock_samples())
-        except (ThinpipeError, Closed, OSError) as error:
+            if not self._gave_up:
+                self._persist(self._leave)
+        except (ThinpipeError, OSError) as error:
             _log.warning("the session did not end well: %s", error)
         finally:
+            self._is_closed = True
+            channel, self._channel = self._channel, None
             self._half.detach()
             if channel is not None:
                 channel.close()
+
+    def _leave(self) -> None:
+        channel = self._channel
+        assert channel is not None
+        until = time.monotonic() + _CLOCKS
+        while self._trace is not None and not channel.clock_samples() and time.monotonic() < until:
+            time.sleep(0.01)
+        channel.tell(SAVED, self.committed)
+        channel.tell(LEAVE, self.committed)
+        spans = self._goodbye(channel)
+        if self._trace is not None:
+            write_trace(Path(self._trace), self._half.tracer, spans, channel.clock_samples())
 
     def __enter__(self) -> Self:
         return self
@@ -298,7 +305,7 @@ class Client(nn.Module):
         while self.committed < goal:
             self._train(self._batches[self.committed + 1])
 
-    def _train(self, batch: _Batch) -> Tensor:
+    def _train(self, batch: _Batch) -> None:
         began = time.perf_counter()
         last, cost = self._attempt(batch.inputs, batch.targets, train=True, norm=batch.clip is not None)
         scale = 1.0
@@ -307,16 +314,13 @@ class Client(nn.Module):
             scale = min(1.0, batch.clip / (norm + 1e-6))
         # From here on the step is part of the past: the server will hear of it now, or when it is greeted again.
         self._half.commit(lr=batch.lr, scale=scale)
-        self._commit = Commit(self.committed, batch.lr, scale)
+        self._commit, self._loss = Commit(self.committed, batch.lr, scale), last.loss
+        self.cost = StepCost.of(self.committed, last.rows.total, time.perf_counter() - began, *cost)
         self._told(COMMIT, asdict(self._commit))
         if self.committed % self.terms.every == 0:
             self._past.save(self._half)
             self._told(SAVED, self.committed)
         self._forget_batches()
-        client, server = cost
-        self.cost = StepCost.of(self.committed, last.rows.total, time.perf_counter() - began, client, server)
-        assert last.loss is not None
-        return last.loss
 
     def _attempt(
         self, inputs: Any, targets: Any, *, train: bool, norm: bool = False
@@ -381,7 +385,11 @@ class Client(nn.Module):
                 welcomed = self._half.wires is not None
                 self._hear_the_rest()
                 self._lose()
-                pause = troubles.pause(self.committed, error, welcomed=welcomed)
+                try:
+                    pause = troubles.pause(self.committed, error, welcomed=welcomed)
+                except Exception:
+                    self._gave_up = True
+                    raise
                 _log.warning("step %d: %s; trying again", self.committed + 1, error or "the connection was closed")
                 time.sleep(pause)
             except BaseException:

@@ -35,6 +35,7 @@ class Anatomy:
         organs: what the rows of a batch pass, in order: the embeddings, each layer, and the rest.
         containers: the modules whose children go to several stages.
         rides: the arguments that go from stage to stage, if they are given.
+        reads_first: whether the head reads the first token of a row, and no other.
     """
 
     model: nn.Module
@@ -43,6 +44,7 @@ class Anatomy:
     organs: tuple[Organ, ...]
     containers: tuple[str, ...]
     rides: tuple[str, ...]
+    reads_first: bool
 
     @property
     def cuttable(self) -> list[str]:
@@ -88,6 +90,7 @@ class Anatomy:
                 dict.fromkeys(["", prefix[:-1], *(prefix + ".".join(path[: k + 1]) for k in range(len(path)))])
             ),
             rides=tuple(dict.fromkeys((*family.rides, *needs))),
+            reads_first=_class_name(model).endswith(family.reads_first),
         )
         _verify(anatomy)
         return anatomy
@@ -105,7 +108,7 @@ def _family(model: Any) -> Family:
 
 def _head_needs(model: Any) -> tuple[str, ...]:
     """Finds what the head needs of the batch."""
-    cls = next((cls for cls in type(model).__mro__ if cls.__module__.startswith("transformers.models.")), None)
+    cls = _known_class(model)
     if cls is None or type(model).forward is not vars(cls).get("forward"):
         raise SplitError(
             f"{type(model).__name__} has a forward of its own, which no stage would call; put what it does into a "
@@ -118,6 +121,16 @@ def _head_needs(model: Any) -> tuple[str, ...]:
             f"there is no adapter for {name}; there are some for classes whose names end in {', '.join(HEADS)}"
         )
     return HEADS.get(name, HEADS.get(kind, ()))
+
+
+def _known_class(model: Any) -> type | None:
+    """Finds the class of transformers that a model is of, or is made from."""
+    return next((cls for cls in type(model).__mro__ if cls.__module__.startswith("transformers.models.")), None)
+
+
+def _class_name(model: Any) -> str:
+    cls = _known_class(model)
+    return "" if cls is None else cls.__name__
 
 
 def _list_of_layers(base: nn.Module, family: Family) -> str:

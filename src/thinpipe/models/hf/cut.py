@@ -16,12 +16,14 @@ from thinpipe.stages.part import Part
 from thinpipe.stages.parts import Split
 
 
-def cut_hf(model: nn.Module, at: Sequence[str]) -> Split:
+def cut_hf(model: nn.Module, at: Sequence[str], *, all_tokens: bool = False) -> Split:
     """Cuts a transformers model.
 
     Args:
         model: the model, of a family that thinpipe knows.
         at: the modules that begin a stage, named as in the model or as in its base model.
+        all_tokens: whether all tokens go to a last stage that is but a head, even if it reads the first alone
+            (default: those that it reads).
 
     Raises:
         SplitError: the model, or a name, is not known.
@@ -32,11 +34,14 @@ def cut_hf(model: nn.Module, at: Sequence[str]) -> Split:
     begins = [organ.name in chosen for organ in anatomy.organs]
     owners = list(accumulate(begins))
     stages: list[nn.Module] = []
+    # A head that reads one token needs but that one of the stage before it, if no layer comes with the head.
+    narrow = anatomy.reads_first and not all_tokens and owners.count(len(chosen)) == 1
     for j in range(len(chosen) + 1):
         modules = [
             name for organ, owner in zip(anatomy.organs, owners, strict=True) if owner == j for name in organ.modules
         ]
-        run = HfStage(anatomy, modules, first=j == 0, last=j == len(chosen))
+        first_token = narrow and j == len(chosen) - 1
+        run = HfStage(anatomy, modules, first=j == 0, last=j == len(chosen), first_token=first_token)
         stages.append(Part(run.body, run))
     return Split(model, stages, chosen)
 

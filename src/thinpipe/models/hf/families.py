@@ -24,6 +24,7 @@ class Family:
         enters_as: the argument that stands for what enters a later stage.
         takes: the arguments of a batch, the most important first.
         rides: those of them that every stage needs, if they are given.
+        reads_first: how the names of classes end whose head reads the first token of a row, and no other.
     """
 
     layers: tuple[str, ...]
@@ -32,9 +33,15 @@ class Family:
     enters_as: str = "inputs_embeds"
     takes: tuple[str, ...] = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     rides: tuple[str, ...] = ("attention_mask", "position_ids")
+    reads_first: tuple[str, ...] = ()
 
 
-_BERT = Family(layers=("encoder.layer",), before=("embeddings",), after=("pooler",))
+_BERT = Family(
+    layers=("encoder.layer",),
+    before=("embeddings",),
+    after=("pooler",),
+    reads_first=("ForSequenceClassification",),
+)
 
 FAMILIES = {
     "bert": _BERT,
@@ -46,6 +53,7 @@ FAMILIES = {
         before=("embeddings",),
         after=(),
         takes=("input_ids", "attention_mask", "position_ids"),
+        reads_first=("ForSequenceClassification",),
     ),
     "vit": Family(
         layers=("layers", "encoder.layer"),
@@ -54,6 +62,7 @@ FAMILIES = {
         enters_as="pixel_values",
         takes=("pixel_values",),
         rides=(),
+        reads_first=("ForImageClassification",),
     ),
     "gpt2": Family(layers=("h",), before=("wte", "wpe", "drop"), after=("ln_f",)),
 }

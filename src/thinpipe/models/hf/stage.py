@@ -30,10 +30,13 @@ class HfStage:
         modules: the names of those that the stage has.
         first: whether it is the first stage.
         last: whether it is the last one.
+        first_token: whether only the first token of a row goes on: nothing that comes after the stage reads another.
     """
 
-    def __init__(self, anatomy: Anatomy, modules: Sequence[str], *, first: bool, last: bool) -> None:
-        self._family, self._rides = anatomy.family, anatomy.rides
+    def __init__(
+        self, anatomy: Anatomy, modules: Sequence[str], *, first: bool, last: bool, first_token: bool = False
+    ) -> None:
+        self._family, self._rides, self._first_token = anatomy.family, anatomy.rides, first_token
         self._first, self._last = first, last
         self._husks: list[nn.Module] = []
         self._base: nn.Module
@@ -78,7 +81,9 @@ class HfStage:
             arguments[self._family.enters_as] = hidden
         with entered(hidden, arguments | self._always):
             if not self._last:
-                return {HIDDEN: self._base(**arguments, **self._always).last_hidden_state, **going}
+                output = self._base(**arguments, **self._always).last_hidden_state
+                # What rides is for layers, of which none are left. A copy: a view would keep the whole row alive.
+                return {HIDDEN: output[:, :1].contiguous()} if self._first_token else {HIDDEN: output, **going}
             if self.body is self._base:
                 return output_of(self.body(**arguments, **self._always))
             needed = {name: going[name] for name in going if name not in self._family.rides}

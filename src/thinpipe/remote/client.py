@@ -112,7 +112,8 @@ class Client(nn.Module):
         codec: how activations are packed: one codec, or one by the number of the cut, 0 to the server and 1 from it.
             Default: not at all.
         grad_codec: how gradients are packed. Default: not at all.
-        schedule: see ``Pipeline``. Default: ``1f1b``.
+        schedule: ``stream`` keeps both directions of a thin link busy; see ``Pipeline`` for the others. Default:
+            ``stream``.
         ahead: see ``Pipeline``. Default: 1.
         keys: this client's, and the server's public one. Default: none, for a server on this machine.
         folder: where this side is saved. One that has something saved in it is gone on with. Default: in memory only,
@@ -148,7 +149,7 @@ class Client(nn.Module):
         chunks: int = 1,
         codec: CodecChoice = None,
         grad_codec: CodecChoice = None,
-        schedule: str = "1f1b",
+        schedule: str = "stream",
         ahead: int = 1,
         keys: ClientKeys | None = None,
         folder: str | Path | None = None,

@@ -42,6 +42,9 @@ SAVE, SAVED, LEAVE, LEFT, SPANS, CLOSING = "save", "saved", "leave", "left", "sp
 
 SESSION = re.compile(r"[0-9a-f]{32}")
 MOST_STEPS = 1000
+MOST_ROWS = 1 << 31
+LEAST_BANDWIDTH = 10_000.0
+"""Bits a second: what is on an emulated link stays in the server's memory until it has passed."""
 
 T = TypeVar("T")
 
@@ -101,7 +104,9 @@ class Begin:
         """
         entries = _entries(cls, value)
         rows = entries["rows"]
-        fine = isinstance(rows, list) and 0 < len(rows) <= chunks and all(_is_step(n) and n > 0 for n in rows)
+        fine = (
+            isinstance(rows, list) and 0 < len(rows) <= chunks and all(_is_step(n) and 0 < n < MOST_ROWS for n in rows)
+        )
         flags = type(entries["train"]) is bool and type(entries["norm"]) is bool
         if not fine or not flags or not _is_step(entries["number"]) or not _is_step(entries["step"]):
             raise PacketError(f"a step that makes no sense: {value!r:.200}")
@@ -161,7 +166,8 @@ class Hello:
         at, steps, bandwidth = entries["at"], entries["steps"], entries["bandwidth"]
         fine = isinstance(steps, list) and len(steps) <= MOST_STEPS and all(map(_is_step, steps))
         fine = fine and (at is None or _is_step(at)) and type(entries["known"]) is bool
-        fine = fine and (bandwidth is None or (_is_finite(bandwidth) and bandwidth > 0))
+        if bandwidth is not None and not (_is_finite(bandwidth) and bandwidth >= LEAST_BANDWIDTH):
+            raise PacketError(f"a bandwidth is at least {LEAST_BANDWIDTH:g} bits a second, got {bandwidth!r:.50}")
         if not fine or type(entries["trace"]) is not bool or not isinstance(entries["inputs"], list | None):
             raise PacketError(f"a hello that makes no sense: {value!r:.300}")
         entries["terms"] = Terms.from_json(entries["terms"])
@@ -229,4 +235,5 @@ def _is_step(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    # An integer may be too large to be asked whether it is infinite.
+    return (type(value) is int and abs(value) < 2**62) or (type(value) is float and math.isfinite(value))

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from thinpipe import __version__
 from thinpipe.errors import BusyError, CheckpointError, DisagreementError, PacketError, RefusedError, ThinpipeError
 from thinpipe.links import Closed
 from thinpipe.links.net import Channel, Listener, ServerKeys
+from thinpipe.links.net.seldom import Seldom
 from thinpipe.remote.half import MOST
 from thinpipe.remote.metrics import Counters, MetricsServer, SessionStatus, serve_metrics
 from thinpipe.remote.offer import Offer
@@ -32,12 +34,18 @@ from thinpipe.remote.session import Session
 from thinpipe.remote.terms import verify_same
 from thinpipe.remote.troubles import kind_of
 from thinpipe.remote.turns import Turns
+from thinpipe.remote.wires import U
+from thinpipe.schedule import plan
 
 _log = logging.getLogger("thinpipe")
 _FIRST_WORD = 10.0
 _HAND_OVER = 30.0
 _STOP = 5.0
 _SWEEP = 1.0
+_MOST_CHUNKS = 256
+"""Micro-batches of a step: the time to plan one grows with the square of them, and all clients wait for it."""
+_KEPT = 4
+"""Times ``max_clients``: sessions put away that a server without a folder keeps in memory."""
 
 
 class Server:
@@ -85,6 +93,7 @@ class Server:
         self._folder = None if folder is None else Path(folder)
         self._most = max_message
         self._turns = Turns()
+        self._seldom = Seldom()
         self._sessions: dict[str, Session] = {}
         # Of sessions that are in memory only: what is put away stays there.
         self._shelves: dict[str, tuple[Shelf, dict[str, Any]]] = {}
@@ -121,6 +130,8 @@ class Server:
     def allow(self, clients: Mapping[str, str]) -> None:
         """Accepts these clients from now on, instead of those before: names by public keys."""
         self._listener.allow(clients)
+        if self.keys is not None:
+            self.keys = replace(self.keys, clients=dict(clients))
 
     def serve_forever(self) -> None:
         """Serves until ``close``, or until interrupted."""
@@ -172,10 +183,10 @@ class Server:
             self._greet(channel)
         except (RefusedError, DisagreementError, CheckpointError) as error:
             self.counters.count("refused")
-            _log.warning("%s was refused: %s", channel.peer, error)
+            self._seldom.warn(f"{channel.peer} was refused: {error}")
             _refuse(channel, kind_of(error), str(error))
         except (ThinpipeError, Closed) as error:
-            _log.warning("%s did not begin well: %s", channel.peer, error)
+            self._seldom.warn(f"{channel.peer} did not begin well: {error}")
             _refuse(channel, "protocol", str(error))
         except Exception as error:
             _log.exception("%s could not be served", channel.peer)
@@ -191,8 +202,20 @@ class Server:
         self._verify(hello)
         with self._lock:
             session = self._found(channel, hello)
-        if not session.take_over(_HAND_OVER):
-            raise BusyError("the session is still busy with its last connection; try again")
+            session.guests += 1
+        is_over = False
+        try:
+            is_over = self._serve(session, channel, hello)
+        finally:
+            with self._lock:
+                session.guests -= 1
+                # Not if its client is back already, and waits for it.
+                if is_over and session.is_away:
+                    self._put_away(session)
+
+    def _serve(self, session: Session, channel: Channel, hello: Hello) -> bool:
+        """Serves a session until it has no connection any more; tells whether it is over."""
+        session.take_over(channel, _HAND_OVER)
         try:
             if hello.inputs is not None and session.inputs is not None:
                 verify_same(
@@ -202,8 +225,7 @@ class Server:
                     them="at the client",
                 )
             session.welcome(channel, hello)
-            if session.serve(channel, idle=self.idle):
-                self._drop(session)
+            return session.serve(channel, idle=self.idle)
         finally:
             session.lock.release()
 
@@ -221,6 +243,12 @@ class Server:
                 names = ", ".join(self.offers) or "nothing"
                 reason = str(error) if type(error) is not KeyError else f"there are {names}"
                 raise RefusedError(f"{hello.offer!r:.100} is not offered: {reason}") from None
+        try:
+            plan(hello.terms.schedule, len(U), 1, U, ahead=hello.terms.ahead)
+        except ValueError as error:
+            raise RefusedError(f"{error!s:.300}") from None
+        if hello.terms.chunks > _MOST_CHUNKS:
+            raise RefusedError(f"{hello.terms.chunks} chunks; this server takes at most {_MOST_CHUNKS}")
         if self._codecs is not None and not hello.terms.specs <= self._codecs | {"none"}:
             raise DisagreementError(
                 f"the codecs {sorted(hello.terms.specs)} at the client, {sorted(self._codecs)} at the server"
@@ -234,6 +262,8 @@ class Server:
             raise BusyError("the server is being closed")
         session = self._sessions.get(hello.session)
         shelf, note = self._shelf(hello.session)
+        if note is not None and note.get("owner's key") != channel.key:
+            raise RefusedError("the session is another client's; come with the key that began it, or begin anew")
         if note is not None:
             verify_same(_agreed(channel, hello), note, us="at the client", them="at the server")
         elif hello.known:
@@ -241,9 +271,12 @@ class Server:
                 "the session is not known here; the server was started anew without its folder, or with another. Begin "
                 "anew, with another folder"
             )
-        if session is not None:
+        if session is not None and not session.has_left:
             return session
         self._make_room()
+        if session is not None:
+            session.has_left = False
+            return session
         session = Session(
             hello.session,
             client=self._name(channel),
@@ -262,37 +295,51 @@ class Server:
         return session
 
     def _make_room(self) -> None:
-        while len(self._sessions) >= self.max_clients:
+        while sum(not session.has_left for session in self._sessions.values()) >= self.max_clients:
             away = [session for session in self._sessions.values() if session.is_away]
             if not away:
                 raise BusyError(
                     f"the server is full: {self.max_clients} clients are connected, which is all it takes "
                     "(--max-clients); try again later"
                 )
-            self._put_away(min(away, key=lambda session: session.heard))
+            if not self._put_away(min(away, key=lambda session: session.heard)):
+                raise BusyError(
+                    f"the server is full: it takes {self.max_clients} clients (--max-clients), and the session of one "
+                    "that is away cannot be saved; see the server's log"
+                )
 
-    def _put_away(self, session: Session) -> None:
+    def _put_away(self, session: Session) -> bool:
+        """Saves a session and lets go of it; one that cannot be saved stays, and is tried again after a while."""
         if not session.lock.acquire(timeout=_STOP):
             _log.warning("session %s could not be saved: it is still busy", session.name[:8])
-            return
+            return False
         try:
             session.put_away()
         except CheckpointError as error:
             _log.error("session %s could not be saved: %s", session.name[:8], error)
+            session.heard = time.monotonic()
+            return False
         finally:
             session.lock.release()
         self._sessions.pop(session.name, None)
+        self._forget_some(session.name)
+        return True
 
-    def _drop(self, session: Session) -> None:
-        session.put_away()
-        with self._lock:
-            if self._sessions.get(session.name) is session:
-                del self._sessions[session.name]
+    def _forget_some(self, newest: str) -> None:
+        """Keeps the memory of a server without a folder from growing with every session it ever had."""
+        if newest in self._shelves:
+            self._shelves[newest] = self._shelves.pop(newest)
+        away = [name for name in self._shelves if name not in self._sessions]
+        for name in away[: -_KEPT * self.max_clients]:
+            _log.info("session %s is forgotten: there is no folder to save it in", name[:8])
+            del self._shelves[name]
 
     def _sweep(self) -> None:
         while not self._closed.wait(_SWEEP):
             with self._lock:
                 limit = time.monotonic() - self.idle
+                for session in self._sessions.values():
+                    session.end_if_stuck(self.idle)
                 for session in [each for each in self._sessions.values() if each.is_away and each.heard < limit]:
                     _log.info("session %s was idle for %g s, and is put away", session.name[:8], self.idle)
                     self._put_away(session)

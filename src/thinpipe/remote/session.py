@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from thinpipe import __version__
-from thinpipe.errors import PacketError, PeerLost, RefusedError, StallError, ThinpipeError
+from thinpipe.errors import AuthError, BusyError, PacketError, PeerLost, RefusedError, StallError, ThinpipeError
 from thinpipe.links import Closed, Throttle
 from thinpipe.links.net import Channel
 from thinpipe.remote.cost import HalfCost
@@ -65,6 +65,11 @@ class Session:
         most: the longest message to be accepted, in bytes.
         counters: told what happens.
 
+    Attributes:
+        guests: connections that it serves, or that wait for it; guarded by the server's lock.
+        has_left: whether its client has said that it is done, so that somebody else may have its place.
+        heard: when the client last said something.
+
     Raises:
         CheckpointError: what was saved of it does not fit.
     """
@@ -98,9 +103,12 @@ class Session:
         else:
             self.past.save(self.half)
         self.lock = threading.Lock()
+        self.guests, self.has_left = 0, False
         self.heard = time.monotonic()
         self._counters = counters
         self._channel: Channel | None = None
+        self._newest: Channel | None = None
+        self._received_before = 0
         self._stopping = False
         self._training = False
         self._rows = self._sent = self._received = 0
@@ -109,8 +117,8 @@ class Session:
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody is connected."""
-        return self._channel is None
+        """Whether nobody is connected, nor about to be."""
+        return self.guests == 0
 
     def status(self) -> SessionStatus:
         """Says how it is."""
@@ -131,11 +139,28 @@ class Session:
 
     # -- a connection --------------------------------------------------------------------------------------------------
 
-    def take_over(self, patience: float) -> bool:
-        """Ends whatever connection the session has, and holds it for a new one; False if that takes too long."""
-        if self._channel is not None:
-            self._channel.break_off(PeerLost("the same session was connected again"))
-        return self.lock.acquire(timeout=patience)
+    def take_over(self, channel: Channel, patience: float) -> None:
+        """Ends whatever connection the session has, and holds its lock for a newer one.
+
+        Raises:
+            BusyError: it takes too long, or one that is newer still has come.
+        """
+        self._newest = channel
+        until = time.monotonic() + patience
+        self._make_way()
+        # Again and again: the one before may only be on its way in.
+        while not self.lock.acquire(timeout=_LOOK):
+            if time.monotonic() > until:
+                raise BusyError("the session is still busy with its last connection; try again")
+            if self._newest is channel:
+                self._make_way()
+        if self._newest is not channel:
+            self.lock.release()
+            raise BusyError("the same session was connected again")
+
+    def _make_way(self) -> None:
+        if (channel := self._channel) is not None:
+            channel.break_off(PeerLost("the same session was connected again"))
 
     def serve(self, channel: Channel, *, idle: float) -> bool:
         """Serves a connection that was welcomed; tells whether the session is over. The caller holds the lock.
@@ -144,11 +169,13 @@ class Session:
             channel: the connection.
             idle: seconds without a word of the client's after which it is sent away.
         """
-        self._channel, self.heard = channel, time.monotonic()
+        self._channel, self.heard, self.has_left = channel, time.monotonic(), False
         try:
             return self._attend(channel, idle)
-        except (PeerLost, StallError, PacketError, Closed) as error:
+        except (PeerLost, StallError, PacketError, AuthError, Closed) as error:
             self._counters.count("broken")
+            if isinstance(error, PacketError):
+                channel.break_off(error)  # so that it is told what it did wrong
             if not self._stopping:
                 _log.warning("%s, session %s, step %d: %s", self.client, self.name[:8], self.half.committed, error)
             return False
@@ -172,6 +199,20 @@ class Session:
         if self._channel is not None:
             self._channel.break_off(PeerLost("the server is being closed"))
 
+    def end_if_stuck(self, limit: float) -> None:
+        """Ends a connection whose client is in a step, lives, and has sent nothing of the step for too long.
+
+        Args:
+            limit: how many seconds that is.
+        """
+        wires, channel = self.half.wires, self._channel
+        if wires is None or channel is None or (wait := wires.where.wait()) is None:
+            return
+        if (received := wires.received) != self._received_before:
+            self._received_before, self.heard = received, time.monotonic()
+        elif time.monotonic() - max(wait[1], self.heard) > limit:
+            channel.break_off(StallError(f"{channel.peer} sent nothing of its step for {limit:g} s"))
+
     def put_away(self) -> None:
         """Saves what is committed; the caller holds the lock, and lets go of the session afterwards."""
         self.half.take_back()
@@ -187,7 +228,9 @@ class Session:
         half = self.half
         if hello.bandwidth is not None:
             channel.slow_down(Throttle(hello.bandwidth))
-        if hello.trace and half.tracer is NO_TRACE:
+        if not hello.trace:
+            half.tracer = NO_TRACE
+        elif half.tracer is NO_TRACE:
             half.tracer = Tracer(1)
         half.terms = hello.terms
         # Decided by the client, and not heard of here: the connection broke in between.
@@ -244,8 +287,11 @@ class Session:
             if commit.step % self.half.terms.every == 0:
                 self._save(channel)
         elif word == SAVED:
-            self.past.theirs([step_of(value)])
+            # Only what can be of use is remembered: nobody shall fill the memory with numbers.
+            self.past.theirs({step_of(value)} & {self.half.committed, *self.past.steps()})
         elif word == SAVE:
+            if self.half.prepared:
+                raise PacketError(f"nothing can be saved while step {self.half.committed + 1} is neither kept nor not")
             self._save(channel)
         else:
             raise PacketError(f"{word!r:.50} is no word of a client")
@@ -276,10 +322,13 @@ class Session:
         channel.tell(SAVED, self.half.committed)
 
     def _leave(self, channel: Channel, step: int) -> bool:
+        self.half.take_back()  # of a step that the client did not keep
         if step == self.half.committed:
             self._save(channel)
         for piece in () if self.half.tracer is NO_TRACE else pieces(self.half.tracer):
             channel.tell(SPANS, piece)
+        # Before the client knows: whoever comes when it has left finds its place free.
+        self.has_left = True
         channel.tell(LEFT)
         return True
 

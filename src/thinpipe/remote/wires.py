@@ -72,7 +72,9 @@ class Wires:
                 lane = 2 * number + cargo
                 self._ways.append(way)
                 if (U[edge.source] == half) == (cargo is Cargo.ACTIVATION):
-                    outgoing.append((way, channel.sender(lane, way.meter)))
+                    # What crosses the second cut is answered by something that must cross again; of the first cut's
+                    # messages there are always enough on their way. See ``schedule.stream``.
+                    outgoing.append((way, channel.sender(lane, way.meter, urgent=number == 1)))
                 else:
                     incoming.append((way, partial(self._opened, lane, way.meter)))
         self._outgoing = [way for way, _ in outgoing]
@@ -95,6 +97,11 @@ class Wires:
         if isinstance(error, Exception):
             self.channel.break_off(error)
         self.post.close()
+
+    @property
+    def received(self) -> int:
+        """Bytes that have come on all lanes."""
+        return sum(way.meter.snapshot().received for way in self._ways)
 
     def lap(self, computed: float) -> HalfCost:
         """Reads what has crossed since the last lap, and what it took."""

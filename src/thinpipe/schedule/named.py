@@ -12,6 +12,8 @@ interleaved  a worker has several stages, dealt out in turn; it fills with one s
 
 zb           1f1b with backwards in two parts: the gradient of the input at once, that of the weights where the
              worker would else stand still
+
+stream       for thin links: forward as far as can be while messages travel, so that they travel both ways at once
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from thinpipe.errors import ScheduleError
 from thinpipe.schedule.action import Action, ActionList, Kind
 from thinpipe.schedule.greedy import Play
 from thinpipe.schedule.job import Job, in_turn
+from thinpipe.schedule.stream import stream
 from thinpipe.schedule.validate import validate
 
 
@@ -99,6 +102,7 @@ SCHEDULES: dict[str, Callable[[Job], list[ActionList]]] = {
     "1f1b": one_forward_one_backward,
     "interleaved": interleaved,
     "zb": zero_bubble,
+    "stream": stream,
 }
 
 
@@ -114,7 +118,7 @@ def plan(
     """Makes a schedule by name.
 
     Args:
-        name: ``gpipe``, ``1f1b``, ``interleaved`` or ``zb``.
+        name: ``gpipe``, ``1f1b``, ``interleaved``, ``zb`` or ``stream``.
         stages: their number.
         micros: the number of micro-batches; there may be fewer than stages.
         workers: the worker of each stage (default: one each; ``interleaved`` deals two stages to a worker).

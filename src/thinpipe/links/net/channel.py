@@ -71,19 +71,20 @@ class Channel:
         """
         return self._connection.hear(timeout)
 
-    def sender(self, lane: int, meter: Meter) -> NetSendLane:
+    def sender(self, lane: int, meter: Meter, *, urgent: bool = False) -> NetSendLane:
         """Opens a lane for what is to be sent; the other end must have opened it before anything is.
 
         Args:
             lane: 0 to 65535, once for each channel.
             meter: counts what is sent on the lane.
+            urgent: whether its messages go before those of lanes that are not (default: no).
         """
         _check_lane(lane)
         with self._connection.changed:
             if lane in self._senders:
                 raise ValueError(f"lane {lane} to {self.peer} was opened before; use another number")
             self._senders.add(lane)
-        return NetSendLane(self._connection, lane, meter)
+        return NetSendLane(self._connection, lane, meter, urgent=urgent)
 
     def receiver(
         self,

@@ -38,10 +38,11 @@ class NetSendLane:
         line: the connection.
         lane: its number.
         meter: counts what is sent.
+        urgent: whether its messages go before those of lanes that are not (default: no).
     """
 
-    def __init__(self, line: Line, lane: int, meter: Meter) -> None:
-        self._line, self._lane, self._meter = line, lane, meter
+    def __init__(self, line: Line, lane: int, meter: Meter, *, urgent: bool = False) -> None:
+        self._line, self._lane, self._meter, self._urgent = line, lane, meter, urgent
         self._begun = 0
         self._under_way = 0
         self._aborted = False
@@ -49,7 +50,7 @@ class NetSendLane:
     def send(self, parts: Sequence[Tensor], sent: Callable[[], None] | None = None) -> None:
         """Sends flat uint8 CPU tensors as one message; they are copied, and may be changed at once.
 
-        Returns when the message is queued, after waiting while 8 MiB of the channel wait to leave.
+        Returns when the message is queued, after waiting while 8 MiB of the lane wait to leave.
 
         Args:
             parts: the message.
@@ -63,13 +64,13 @@ class NetSendLane:
         for part in parts:
             if part.dtype != torch.uint8 or part.dim() != 1 or part.device.type != "cpu":
                 raise TypeError(f"a lane carries flat uint8 CPU tensors, got {part.dtype} {tuple(part.shape)}")
-        self._wait_until(lambda: self._line.outbox.waiting <= MOST_WAITING)
+        self._wait_until(lambda: self._line.outbox.waiting_on(self._lane) <= MOST_WAITING)
         content = _joined(parts)
 
         def left(size: int, is_last: bool) -> None:  # noqa: FBT001
             self._left(load, size, sent if is_last else None, is_last=is_last)
 
-        load = Load(content, self._lane, self._number, time.monotonic(), left)
+        load = Load(content, self._lane, self._number, time.monotonic(), left, self._urgent)
         with self._line.changed:
             self._check()
             self._under_way += 1

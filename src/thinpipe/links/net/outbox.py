@@ -36,6 +36,7 @@ class Load:
         number: gives the message's number in its lane, when its first piece is made.
         since: when it was handed over.
         left: called as each piece was taken by the socket, with its size and whether it was the last.
+        urgent: whether it goes before all that are not, even if one of them has begun to leave.
     """
 
     content: memoryview
@@ -43,6 +44,7 @@ class Load:
     number: Callable[[], int]
     since: float
     left: Callable[[int, bool], None]
+    urgent: bool = False
     pieces: Iterator[tuple[int, int]] = field(init=False)
     begun: int | None = None
 
@@ -86,7 +88,7 @@ class Outbox:
         self._feed_at = 0.0
         self._delay = 0.0 if throttle is None else throttle.deliver(0, _nothing) - time.monotonic()
         self._ended = False
-        self.waiting = 0
+        self._waiting: dict[int, int] = {}
         self.moved_at = time.monotonic()
 
     # -- any thread ----------------------------------------------------------------------------------------------------
@@ -123,8 +125,10 @@ class Outbox:
             if self._ended:
                 return
             self._begin()
-            self._loads.append(load)
-            self.waiting += len(load.content)
+            # Pieces of several lanes may alternate: each lane is put together for itself.
+            ahead = sum(each.urgent for each in self._loads) if load.urgent else len(self._loads)
+            self._loads.insert(ahead, load)
+            self._waiting[load.lane] = self.waiting_on(load.lane) + len(load.content)
         self._wake()
 
     def drop(self, lane: int) -> None:
@@ -132,13 +136,14 @@ class Outbox:
         with self._changed:
             for load in [x for x in self._loads if x.lane == lane and x.begun is None]:
                 self._loads.remove(load)
-                self.waiting -= len(load.content)
+                self._waiting[lane] -= len(load.content)
             self._changed.notify_all()
 
     def end(self, bye: bytes | None) -> None:
         """Drops everything, for good; a last piece says why, if there is anybody to hear it."""
         with self._changed:
-            self._ended, self._next, self.waiting = True, None, 0
+            self._ended, self._next = True, None
+            self._waiting.clear()
             self._words.clear()
             self._loads.clear()
             self._passed.clear()
@@ -147,6 +152,10 @@ class Outbox:
                 self.moved_at = time.monotonic()
             self._changed.notify_all()
         self._wake()
+
+    def waiting_on(self, lane: int) -> int:
+        """Tells how many bytes of a lane wait to leave."""
+        return self._waiting.get(lane, 0)
 
     @property
     def is_empty(self) -> bool:
@@ -180,9 +189,10 @@ class Outbox:
                 self._next = None
             self.moved_at = time.monotonic()
             if piece.load is not None and not self._ended:
-                was_full = self.waiting > MOST_WAITING
-                self.waiting -= len(piece.body)
-                if was_full and self.waiting <= MOST_WAITING:
+                lane = piece.load.lane
+                was_full = self.waiting_on(lane) > MOST_WAITING
+                self._waiting[lane] -= len(piece.body)
+                if was_full and self.waiting_on(lane) <= MOST_WAITING:
                     self._changed.notify_all()
         if piece.load is not None:
             piece.load.left(piece.size, piece.is_last)

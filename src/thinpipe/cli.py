@@ -14,6 +14,7 @@ from thinpipe.demo import demo_command
 from thinpipe.remote.keys_command import keygen_command
 from thinpipe.remote.serve_command import serve_command
 from thinpipe.report.command import report_command
+from thinpipe.reproduce.command import reproduce_app
 from thinpipe.schedule.command import schedule_app
 from thinpipe.trace.command import trace_app
 from thinpipe.train.command import train_command
@@ -33,6 +34,7 @@ app.command("serve")(serve_command)
 app.command("keygen")(keygen_command)
 app.command("report")(report_command)
 app.add_typer(bench_app, name="bench")
+app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(trace_app, name="trace")
 

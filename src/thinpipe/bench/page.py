@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,14 @@ from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, 
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
 from thinpipe.bench.versus_sheet import versus_sheet
+from thinpipe.reproduce.two_machines.row import order as two_machines_order
+from thinpipe.reproduce.two_machines.sheet import (
+    COSTS_TITLE,
+    TITLE,
+    average_picture,
+    costs_sheet,
+    documents_sheet,
+)
 
 _INTRODUCTION = """# Benchmarks
 
@@ -51,6 +59,7 @@ class Section:
         order: its rows.
         sheet: makes its table.
         picture: draws its picture.
+        more: draws further ones, by what they show.
     """
 
     name: str
@@ -61,6 +70,7 @@ class Section:
     order: tuple[str, ...]
     sheet: Callable[[Sequence[Record]], Sheet]
     picture: Callable[[Sheet, Sequence[Record]], str]
+    more: Mapping[str, Callable[[Sheet, Sequence[Record]], str]] = field(default_factory=dict)
 
     def records(self, results: Path) -> list[Record]:
         """Reads the records of its rows, in their order."""
@@ -181,6 +191,33 @@ _LINK = Section(
     _bars,
 )
 
+_TWO_MACHINES_COMMAND = "thinpipe reproduce two-machines --bandwidth 4gbit,1gbit,100mbit"
+_TWO_MACHINES = (
+    Section(
+        "two-machines",
+        "two-machines",
+        TITLE,
+        _TWO_MACHINES_COMMAND,
+        "A client has the data, the labels, the first and the last layers; a server has the middle. In `documents` "
+        "they are cut as in the documents that this project began with; `pooled` cuts after the pooling, and sends 49 "
+        "times less at the second cut, without loss.",
+        tuple(two_machines_order()),
+        documents_sheet,
+        _bars,
+        {"average": average_picture},
+    ),
+    Section(
+        "two-machines-time",
+        "two-machines",
+        COSTS_TITLE,
+        _TWO_MACHINES_COMMAND,
+        "The same rows: what a batch takes in all, and who waits for what.",
+        tuple(two_machines_order()),
+        costs_sheet,
+        _bars,
+    ),
+)
+
 _VERSUS = Section(
     "pipeline-vs-dp",
     "pipeline-vs-dp",
@@ -218,6 +255,7 @@ SECTIONS = (
     _section(RESNET_SPEED, speed_sheet),
     _section(UNET_TIMELINE, timeline_sheet),
     _LINK,
+    *_TWO_MACHINES,
     _VERSUS,
     _DATA_PARALLEL,
     _training("digits", "a small network", ""),
@@ -257,6 +295,10 @@ def _written(section: Section, records: list[Record], pictures: Path, results: P
     picture.write_text(section.picture(sheet, records))
     yield f"{section.setting}\n"
     yield f"![{sheet.title}: {sheet.measure}](img/{picture.name})\n"
+    for what, draw in section.more.items():
+        another = pictures / f"{section.name}-{what}.svg"
+        another.write_text(draw(sheet, records))
+        yield f"![{sheet.title}: {what}](img/{another.name})\n"
     yield line(sheet.heads)
     yield line(["---"] * len(sheet.heads))
     yield from map(line, sheet.lines)

@@ -18,8 +18,9 @@ from thinpipe.links.net.keys import ClientKeys, read_pair, read_public
 from thinpipe.remote.client import Client
 from thinpipe.reproduce.two_machines.work import Work
 
-SCHEDULE = "1f1b"
-_GIVE_UP = 20.0
+SCHEDULE = "stream"
+_GIVE_UP = 5.0
+"""Seconds to try to reach a server again; a row in which it was away is of no use anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)

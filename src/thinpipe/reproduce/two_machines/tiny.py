@@ -19,7 +19,7 @@ from torch.nn import functional
 from thinpipe.train import Parts
 from thinpipe.train.weights import built
 
-PIXELS = 56
+PIXELS = 84
 CLASSES = 10
 _MIDDLE = 2
 _LAST = {"documents": 7, "pooled": 9}
@@ -32,7 +32,7 @@ def tiny_model() -> nn.Sequential:
         conv=nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False),
         norm=nn.BatchNorm2d(32),
         relu=nn.ReLU6(),
-        depthwise=nn.Conv2d(32, 32, 4, stride=4, groups=32, bias=False),
+        depthwise=nn.Conv2d(32, 32, 6, stride=6, groups=32, bias=False),
         pointwise=nn.Conv2d(32, 160, 1, bias=False),
         middle_norm=nn.BatchNorm2d(160),
         middle_relu=nn.ReLU6(),

@@ -1,0 +1,233 @@
+"""``thinpipe reproduce two-machines`` trains between real processes over real sockets, and its figures add up."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from thinpipe.bench.network import obstacle
+from thinpipe.bench.record import Record
+from thinpipe.cli import app
+from thinpipe.remote.cost import StepCost
+from thinpipe.reproduce.two_machines.documents import PRINTED, printed
+from thinpipe.reproduce.two_machines.figures import MEGABYTE, figures
+from thinpipe.reproduce.two_machines.row import CHUNKS, CODECS, Row, order
+from thinpipe.reproduce.two_machines.sheet import bars, documents_sheet
+from thinpipe.reproduce.two_machines.work import Work
+
+WHY_NOT = obstacle()
+TINY = ("reproduce", "two-machines", "--tiny")
+NAMES = ["200mbit-documents-none-4", "200mbit-documents-uniform8-4", "200mbit-documents-block4-4"]
+COLUMNS = {"ratio", "average", "peak, client", "peak, server", "computation", "total", "samples/s"}
+
+
+def run(*words, fails=False):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert fails == (result.exit_code != 0), result.output
+    return " ".join(result.output.split())
+
+
+def measure(*words):
+    """Runs the command in a process of its own."""
+    command = [sys.executable, "-m", "thinpipe", *TINY, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run over the loopback, in a folder; with it, what its last line said."""
+    folder = tmp_path_factory.mktemp("results")
+    words = ("--bandwidth", "200mbit", "--via", "emulated", "--codecs", "none,uniform:8,block:4", "--batches", 2)
+    done = measure(*words, "--output", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    return folder, (*words, "--output", folder), json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_batch_is_shorter_where_the_link_is_thin_and_the_tensors_are_packed(recorded):
+    _, _, said = recorded
+    # The bar is 4 where nothing else runs; here other tests may.
+    assert said["none_over_block4"] > 2
+    assert list(said["none_over_block4_by_row"]) == ["200mbit-documents-block4-4"]
+    none = said["rows"][0]
+    assert none["total_s"] > none["raw_sent_bytes"] * 8 / 200e6, "faster than the link"
+    assert none["stalled_s"] > none["computation_s"], "the link is what limits it"
+
+
+def test_the_wire_carries_what_the_codecs_promise(recorded):
+    _, _, said = recorded
+    elements = 64 * (32 * 42 * 42 + 160 * 7 * 7)
+    for row, bits in zip(said["rows"], (32, 8, 4.25), strict=True):
+        assert row["raw_sent_bytes"] == row["raw_received_bytes"] == 4 * elements
+        for way in ("sent_bytes", "received_bytes"):
+            assert elements * bits / 8 < row[way] < 1.01 * elements * bits / 8 + 10_000
+        assert row["ratio"] == pytest.approx(bits / 32, rel=0.02)
+
+
+def test_rows_have_the_documents_columns_and_the_raw_samples(recorded):
+    folder, _, said = recorded
+    assert [row["row"] for row in said["rows"]] == NAMES
+    for line, row in zip(said["table"], said["rows"], strict=True):
+        assert line.keys() > COLUMNS and "-" not in line.values()
+        record = Record.load(folder / "two-machines" / f"{row['row']}.json")
+        assert record.entries() == row
+        assert {len(values) for values in record.samples.values()} == {2}
+        assert record.command.startswith("thinpipe reproduce two-machines --tiny") and record.machine.versions["pyzmq"]
+        one_way = (row["sent_bytes"] + row["received_bytes"]) / 2 / MEGABYTE
+        assert row["average_mb_s"] == pytest.approx(one_way / row["computation_s"], rel=1e-3)
+        assert row["average_wall_mb_s"] == pytest.approx(one_way / row["total_s"], rel=1e-3)
+        assert row["throughput"] == pytest.approx(64 / row["total_s"], rel=1e-3)
+        assert 0 < row["average_wall_mb_s"] <= row["peak_server_mb_s"]
+
+
+def test_a_row_that_is_recorded_is_not_measured_again(recorded):
+    _, words, said = recorded
+    began = time.monotonic()
+    output = CliRunner().invoke(app, [*TINY, *map(str, words), "--json"]).stdout
+    assert json.loads(output.splitlines()[-1])["rows"] == said["rows"]
+    assert time.monotonic() - began < 5, "something was run"
+
+
+def test_a_row_that_was_measured_in_another_way_is_not_overwritten(recorded):
+    _, words, _ = recorded
+    said = run(*TINY, *words, "--batch", 32, fails=True)
+    assert "was recorded with batch=64, and it is 32 now" in said and "--again" in said
+
+
+def test_the_page_draws_both_charts_of_the_documents(recorded, tmp_path):
+    folder, _, said = recorded
+    run("bench", "page", "--results", folder, "--docs", tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert f"| 200mbit | documents | none | 4 | 1.000 | {said['rows'][0]['average_mb_s']:.1f} |" in page
+    names = {"two-machines.svg", "two-machines-average.svg", "two-machines-time.svg"}
+    assert {picture.name for picture in (tmp_path / "img").iterdir()} == names
+    assert all(f"(img/{name})" in page for name in names)
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_a_wire_of_the_kernel_joins_them_with_keys():
+    done = measure("--bandwidth", "500mbit", "--via", "namespaces", "--codecs", "block:4", "--batches", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    (row,) = said["rows"]
+    assert row["settings"]["wire"] == "namespaces" and row["settings"]["encrypted"]
+    assert said["none_over_block4"] is None
+
+
+@contextmanager
+def serving(*offers):
+    words = [word for offer in offers for word in ("--offer", offer)]
+    command = [sys.executable, "-u", "-m", "thinpipe", "serve", "--listen", "127.0.0.1:0", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        said = iter(process.stdout.readline, "")
+        yield next(found[1] for line in said if (found := re.search(r"listens at (\S+:\d+)", line))), process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def test_rows_are_kept_when_a_server_that_was_there_goes_away(tmp_path):
+    with serving(Work(cut="documents", tiny=True).factory) as (address, server):
+        words = ("--connect", address, "--codecs", "block:4,none", "--batches", 1, "--output", tmp_path)
+        command = [sys.executable, "-m", "thinpipe", *TINY, *map(str, words), "--bandwidth", "500mbit"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        first = tmp_path / "two-machines" / "500mbit-documents-block4-4.json"
+        deadline = time.monotonic() + 60
+        while not first.exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        server.kill()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in errors
+    assert "row 500mbit-documents-none-4: PeerLost" in errors and "1 rows are recorded" in errors
+    record = Record.load(first)
+    assert record.results["computation_s"] is None
+    assert Work(cut="documents", tiny=True, dry=True).factory in record.notes[0], "it says what the server must offer"
+
+
+def test_nobody_at_the_address_is_an_error_and_no_wait():
+    done = measure("--connect", "127.0.0.1:9", "--codecs", "none")
+    assert done.returncode == 1 and "127.0.0.1:9" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--bandwidth", "fast"), "is not a rate"),
+        (("--cut", "middle"), "there is no cut 'middle'; there are documents, pooled"),
+        (("--codecs", "blok:4"), "blok"),
+        (("--codecs", "none/none/none"), "there are two cuts"),
+        (("--chunks", "0"), "whole numbers from 1"),
+        (("--rows", "9gbit-*"), "no row matches"),
+        (("--via", "pigeon"), "there is no way 'pigeon'"),
+        (("--via", "emulated", "--connect", "10.0.0.7:5555"), "--connect has its own"),
+        (("--key", "alice.key"), "add --connect"),
+        (("--device", "abacus"), "there is no device 'abacus'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(words, why):
+    # Typer draws a frame around what it says.
+    assert why in re.sub(r"[│\s]+", " ", run(*TINY, *words, fails=True))
+
+
+def test_the_list_names_every_table():
+    assert "two-machines" in run("reproduce", "--list")
+
+
+def test_rows_are_found_by_pattern(recorded):
+    _, words, said = recorded
+    output = CliRunner().invoke(app, [*TINY, *map(str, words), "--rows", "*-block4-*,*-none-*", "--json"]).stdout
+    assert json.loads(output.splitlines()[-1])["rows"] == [said["rows"][0], said["rows"][2]]
+
+
+def test_every_row_of_the_page_has_a_name_of_its_own():
+    assert len(set(order())) == len(order()) == 5 * 2 * len(CODECS) * len(CHUNKS)
+    assert Row("1gbit", "documents", "power:3/power:7", 8).codecs == ("power:3", "power:7")
+    assert Row("1gbit", "documents", "none", 8).codecs == (None, None)
+
+
+@pytest.mark.parametrize("row", PRINTED, ids=lambda row: f"{row.codec}-{row.chunks}")
+def test_the_average_is_what_the_documents_mean_by_it(row):
+    # Batches of 64: 401408 and 62720 elements a row at the two cuts, one way; theirs are nominal bytes.
+    size = round(64 * (401408 + 62720) * 4 * row.ratio)
+    zeros = dict.fromkeys(StepCost.__dataclass_fields__, 0.0)
+    cost = StepCost(**zeros | {"step": 1, "rows": 64, "seconds": row.total, "sent": size, "received": size})
+    found = figures([cost], [row.computation])
+    # They print a ratio of 0.101, and compute with 0.1013.
+    assert found["average_mb_s"] == pytest.approx(row.average, rel=5e-3)
+    assert printed(row.codec, row.chunks) is row
+
+
+def test_theirs_stand_beside_ours_and_in_the_charts(recorded):
+    folder, _, _ = recorded
+    record = Record.load(folder / "two-machines" / f"{NAMES[0]}.json")
+    both = Record(**{**record.__dict__, "published": printed("none", 4).figures()})
+    sheet = documents_sheet([both])
+    assert sheet.lines[0][sheet.heads.index("total")].endswith(" (2.150)")
+    assert bars([both], "total_s")["none, documents"] == {"1 chunk": 2.47, "4 chunks": 2.15, "8 chunks": 2.07}
+    assert "none, documents" not in bars([record], "total_s")
+
+
+@pytest.mark.parametrize("cut", ["documents", "pooled"])
+def test_without_anything_on_the_wire_all_of_it_is_still_computed(cut):
+    wet, dry = Work(cut=cut, tiny=True), Work(cut=cut, tiny=True, dry=True)
+    inputs, targets = wet.batch(4)
+    parts = dry.parts()
+    sent = parts.first(inputs)
+    back = parts.middle(sent)
+    assert sent.shape == back.shape == (4, 1)
+    parts.loss_fn(parts.last(back), targets).backward()
+    layers = lambda own: [type(x) for x in nn.Sequential(own.first, own.middle, own.last).modules()]  # noqa: E731
+    real, idle = layers(wet.parts()), layers(parts)
+    assert [kind for kind in idle if kind in real] == real
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in parts.first.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in parts.middle.parameters())
+    assert torch.equal(parts.first(inputs), parts.first(inputs))

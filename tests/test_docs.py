@@ -1,10 +1,15 @@
 """The documentation is true: code and commands run, the generated page is current, figures are the recorded ones."""
 
 import json
+import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
+import urllib.request
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +20,8 @@ from thinpipe.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# The commands under this heading, of whatever level, belong together: they need a server, and what came before.
+STORY = re.compile(r"^(#+) Train with a server$.*?(?=^\1 |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,12 +36,17 @@ def blocks(language):
     return found
 
 
+def lines(text, *programs):
+    found = [line for match in BLOCK.finditer(text) if match[1] == "console" for line in match[2].splitlines()]
+    return [line for line in found if line.split()[0] in programs]
+
+
 def commands():
     return [
         pytest.param(line, id=line)
-        for block in blocks("console")
-        for line in block.values[0].splitlines()
-        if line.startswith("thinpipe")
+        for page in PAGES
+        if page.name != "cli.md"
+        for line in lines(STORY.sub("", page.read_text()), "thinpipe")
     ]
 
 
@@ -48,6 +60,132 @@ def test_commands_on_the_pages_run(command, monkeypatch):
     monkeypatch.chdir(ROOT)
     result = CliRunner().invoke(app, shlex.split(command)[1:])
     assert result.exit_code == 0, result.output
+
+
+# -- commands that need a server: all of them in order, as a reader would run them ------------------------------------
+
+
+class Reader:
+    """Follows a page from command to command, in an empty folder that has the examples.
+
+    ``serve`` gets a terminal of its own, where it stays until another one is started at the same address. Ports are
+    exchanged for free ones, and nothing else is.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._servers, self._ports = {}, {}
+
+    def run(self, command):
+        command = re.sub(r"(?<=127\.0\.0\.1:|--metrics )\d+", self._port, command)
+        program, *words = shlex.split(command)
+        if words[0] == "serve":
+            self._serve(words)
+            return ""
+        if program == "curl":  # which is not on every machine
+            assert words[:-1] == ["-s"]
+            with urllib.request.urlopen(words[-1], timeout=10) as answer:
+                return answer.read().decode()
+        if program == "thinpipe":
+            result = CliRunner().invoke(app, words)
+            assert result.exit_code == 0, f"{command}\n{result.output}"
+            return result.output
+        done = subprocess.run(
+            [sys.executable, *words], cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        return done.stdout
+
+    def _port(self, found):
+        if found[0] not in self._ports:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self._ports[found[0]] = str(free.getsockname()[1])
+        return self._ports[found[0]]
+
+    def _serve(self, words):
+        address = words[words.index("--listen") + 1]
+        if address in self._servers:
+            self._servers.pop(address).close()
+        with ExitStack() as stack:
+            stack.enter_context(serving(words, self.folder))
+            self._servers[address] = stack.pop_all()
+
+    def close(self):
+        for server in self._servers.values():
+            server.close()
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def serving(words, folder):
+    """Runs a server until the end of the context, and ends it as Ctrl-C does."""
+    command = [sys.executable, "-u", "-m", "thinpipe", *words]
+    process = subprocess.Popen(
+        command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line.startswith("listens at"):
+                break
+        else:
+            raise AssertionError(f"{shlex.join(words)}\n{said}")
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            rest, _ = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == 0 and "Traceback" not in rest, rest
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    reading = Reader(tmp_path)
+    yield reading
+    reading.close()
+
+
+@pytest.mark.timeout(300)
+def test_four_commands_of_the_readme_train_with_a_server_in_two_terminals(reader):
+    section = STORY.search((ROOT / "README.md").read_text())[0]
+    four = lines(section, "thinpipe")
+    assert [command.split()[1] for command in four] == ["keygen", "serve", "train", "report"]
+    *_, said = map(reader.run, four)
+    # What a run learns and sends is the same on every machine, or nearly; how fast it is, is not.
+    for name in ("accuracy", "ratio"):
+        shown = float(re.search(rf"^\| {name} \| ([\d.]+)%", section, re.MULTILINE)[1])
+        assert float(re.search(rf"│ {name} +│ ([\d.]+)%", said)[1]) == pytest.approx(shown, abs=1.5)
+    for name in re.findall(r"^\| (\w[\w ]*) \|", section, re.MULTILINE):
+        assert f"│ {name} " in said
+
+
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_page_about_servers_run_one_after_another(reader):
+    page = (ROOT / "docs/client-server.md").read_text()
+    for command in lines(page, "thinpipe", "python", "curl"):
+        said = reader.run(command)
+        if command.startswith("curl"):
+            served = set(re.findall(r"^# TYPE (\w+)", said, re.MULTILINE))
+            assert served == set(re.findall(r"`(thinpipe_\w+)`", page))
+
+
+def test_a_server_is_started_only_where_one_is_expected():
+    for page in PAGES:
+        if page.name != "cli.md":
+            rest = STORY.sub("", page.read_text())
+            assert not [line for line in lines(rest, "thinpipe", "python", "curl") if not line.startswith("thinpipe ")]
+            assert "thinpipe serve" not in {" ".join(line.split()[:2]) for line in lines(rest, "thinpipe")}
+
+
+# -- everything else --------------------------------------------------------------------------------------------------
 
 
 def launches():
@@ -87,7 +225,7 @@ def test_make_knows_every_target_on_the_pages():
 def test_every_console_line_is_a_command_some_test_runs():
     for block in blocks("console"):
         for line in block.values[0].splitlines():
-            assert line.split()[0] in {"thinpipe", "make", "torchrun"}, line
+            assert line.split()[0] in {"thinpipe", "make", "torchrun", "python", "curl"}, line
 
 
 def test_the_page_of_commands_is_current(tmp_path):

@@ -100,15 +100,16 @@ class Meter:
 
         Each message belongs to the lap in which it was counted, with all of its bytes and time; so nothing is in two
         laps or in none, and the sums over laps are those of ``snapshot``, which goes on unchanged. A tenth of a second
-        that two laps share gives each of them what was counted in it::
+        that two laps share is a busy one for both: what the one before has sent counts for the peak of the next, or
+        laps shorter than a tenth would seem to have none::
 
             laps     |---------- 1 ----------|---------- 2 ----
-            tenths   |  300  |  500  |  100  :  200  |  400  |      peaks: 5000 bytes a second, and 4000
+            tenths   |  300  |  500  |  100  :  200  |  250  |      peaks: 5000 bytes a second, and 3000
         """
         with self._lock:
             now = self._clock()
             reading = self._lap.read(now)
-            self._lap = _Tally(now)
+            self._lap = self._lap.follower(now)
             return reading
 
 
@@ -120,6 +121,13 @@ class _Tally:
         self.encode = self.wire = self.decode = self.stall = 0.0
         self._start = start
         self._slot, self._in_slot, self._peak = -1, 0.0, 0.0
+
+    def follower(self, now: float) -> _Tally:
+        """Makes one that goes on from here, in the same tenth of a second if that is not over."""
+        made = _Tally(now)
+        if self._slot == int(now / _WINDOW):
+            made._slot, made._in_slot = self._slot, self._in_slot
+        return made
 
     def read(self, now: float) -> Reading:
         """Says it all."""

@@ -95,7 +95,7 @@ def read_pair(path: str | os.PathLike[str]) -> KeyPair:
     lines = map(_LINE.fullmatch, _text(path).splitlines())
     found = {match[1]: match[2] for match in lines if match is not None}
     if set(found) != {"public", "secret"}:
-        raise KeyFileError(f"{path} has no pair of keys in it; make one with thinpipe.links.net.make_keys")
+        raise KeyFileError(f"{path} has no pair of keys in it; make one with: thinpipe keygen NAME")
     if os.name == "posix" and (mode := Path(path).stat().st_mode & 0o077):
         raise KeyFileError(
             f"{path} holds a secret key and is open to others (mode {mode:03o} beyond its owner's); "

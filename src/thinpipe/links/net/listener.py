@@ -65,7 +65,7 @@ class Listener:
         if keys is None and not where.is_loopback:
             raise AddressError(
                 f"without keys a server listens to its own machine only, not at {where}; make keys for it and its "
-                f"clients (thinpipe.links.net.make_keys), or use 127.0.0.1:{where.port}"
+                f"clients (thinpipe keygen NAME), or use 127.0.0.1:{where.port}"
             )
         context = zmq.Context(io_threads=1)
         try:

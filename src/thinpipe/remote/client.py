@@ -192,7 +192,10 @@ class Client(nn.Module):
         self._began = time.perf_counter()
         self.session = secrets.token_hex(16)
         self._resume()
-        self._connect()
+        if self._welcomed:
+            self._persist(lambda: None)  # the server may be about to be started again, too
+        else:
+            self._connect()
 
     # -- what a caller uses --------------------------------------------------------------------------------------------
 

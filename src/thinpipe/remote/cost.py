@@ -136,7 +136,9 @@ class StepCost:
     def bandwidth_over_computation(self) -> float:
         """Bytes a second that a link must carry if nobody is to stall: all bytes over both halves' computation.
 
-        This is what the documents call the average bandwidth. 0 where nothing was computed.
+        0 where nothing was computed. Published tables of split training call something like it the average bandwidth:
+        the bytes of one direction over the time of the whole pipeline with nothing on the wire, which
+        ``thinpipe reproduce two-machines`` measures.
         """
         return _over(self.sent + self.received, self.computed + self.server_computed)
 

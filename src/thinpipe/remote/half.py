@@ -206,7 +206,8 @@ class Half:
         except BaseException:
             self.take_back()
             raise
-        computed, self._moving = step.computed + self._moving, 0.0
+        spent = step.computed if post.times is None else post.times.take()
+        computed, self._moving = spent + self._moving, 0.0
         if task.train:
             self.prepared = True
         else:
@@ -231,6 +232,8 @@ class Half:
                     parameter.grad.mul_(scale)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self._moving += time.perf_counter() - began
         self.prepared, self._undo = False, None
         self.committed += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinpipe.errors import PacketError
+from thinpipe.remote.gpu_times import GpuTimes
 from thinpipe.remote.turns import Turns
 from thinpipe.runtime.frame import Frame
 from thinpipe.runtime.post import Post, Way
@@ -14,10 +15,12 @@ class PolitePost(Post):
     Attributes:
         turns: the queue at the device; None if nobody else computes there.
         chunks: how many micro-batches a step may have.
+        times: told when the device computes; None for the CPU, whose time is the worker's.
     """
 
     turns: Turns | None = None
     chunks = 1
+    times: GpuTimes | None = None
     _has_turn = False
 
     def begin(self, step: int) -> None:
@@ -34,9 +37,13 @@ class PolitePost(Post):
         if self.turns is not None and not self._has_turn:
             self.turns.take()
             self._has_turn = True
+        if self.times is not None:
+            self.times.begin()
 
     def done(self) -> None:
         """Lets the next one compute."""
+        if self.times is not None:
+            self.times.end()
         if self.turns is not None and self._has_turn:
             self._has_turn = False
             self.turns.give()

@@ -40,14 +40,12 @@ from thinpipe.remote.protocol import (
 from thinpipe.remote.spans import pieces
 from thinpipe.remote.terms import Terms, shapes_of
 from thinpipe.remote.turns import Turns
+from thinpipe.runtime.randomness import _default_generators
 from thinpipe.trace import NO_TRACE, Tracer
 
 _log = logging.getLogger("thinpipe")
 _LOOK = 0.5
 """Seconds between two looks at whether the server is being closed."""
-
-_generator = threading.Lock()
-"""The default generator belongs to the whole process."""
 
 
 class Session:
@@ -89,7 +87,8 @@ class Session:
         counters: Counters,
     ) -> None:
         self.name, self.client, self.offer = name, client, offer_name
-        with _generator, torch.random.fork_rng(devices=[]):
+        # Nobody else draws meanwhile: a session in the middle of a step may have been lent the default generators.
+        with _default_generators, torch.random.fork_rng(devices=[]):
             torch.manual_seed(terms.seed)
             middle = offer.make()
         self.inputs: list[Any] | None = None

@@ -18,6 +18,7 @@ from torch import Tensor
 from thinpipe.links import Meter
 from thinpipe.links.net import Channel
 from thinpipe.remote.cost import HalfCost
+from thinpipe.remote.gpu_times import GpuTimes
 from thinpipe.remote.polite import PolitePost
 from thinpipe.remote.turns import Turns
 from thinpipe.runtime.crossing import Crossing
@@ -81,6 +82,7 @@ class Wires:
         specs = frozenset(s for c in crossings.values() for s in (c.there.spec, c.back.spec) if s is not None)
         self.post = PolitePost(outgoing, incoming, specs=specs, where=self.where, failed=self._broken, tracer=tracer)
         self.post.turns, self.post.chunks = turns, chunks
+        self.post.times = GpuTimes(device) if device.type == "cuda" else None
         channel.when_broken(lambda error: self._broken(error, 1 - half))
 
     def _opened(

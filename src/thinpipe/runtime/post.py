@@ -28,7 +28,7 @@ from thinpipe.links import Closed, LocalLink, Meter
 from thinpipe.runtime.crossing import Crossing
 from thinpipe.runtime.frame import Frame
 from thinpipe.runtime.parcel import Address, Cargo, Coded, Edge, Grads, Parcel
-from thinpipe.runtime.staging import Stager, pinned, wait_for
+from thinpipe.runtime.staging import Stager, come_true, pinned, wait_for
 from thinpipe.runtime.whereabouts import Whereabouts
 from thinpipe.trace import NO_TRACE, AnyTracer
 
@@ -262,6 +262,7 @@ class Post:
         self, way: Way, lane: Sender, stager: Stager, step: int, i: int, item: Item, pack: Pack | None
     ) -> None:
         name = _action(way, i)
+        come_true(item.ready)  # or the rest of the computation would count as encoding
         began = time.perf_counter()
         frame = self._framed(way, stager, step, i, item, pack)
         parts = frame.parts()
@@ -301,6 +302,7 @@ class Post:
         frame = Frame.read(message)
         self._verify(way, frame)
         item = self._opened(way, stager, frame)
+        come_true(item.ready)
         done = time.perf_counter()
         way.meter.count(raw=_raw_bytes(frame), decode=done - began)
         self.tracer.add("decode", _action(way, frame.micro), began, done, step=frame.step)

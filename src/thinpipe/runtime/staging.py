@@ -74,6 +74,12 @@ def wait_for(tensors: list[Tensor], ready: Ready) -> None:
                 tensor.record_stream(stream)
 
 
+def come_true(ready: Ready) -> None:
+    """Waits, in a thread that has nothing else to do, until something is computed."""
+    for event in ready.values():
+        event.synchronize()
+
+
 def pinned(packet: Packet) -> Packet:
     """Copies a packet's sections to memory that a GPU can write while the host goes on."""
     if packet.device.type != "cuda":

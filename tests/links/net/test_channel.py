@@ -112,6 +112,22 @@ def test_a_word_overtakes_data_that_waits():
         assert torch.equal(taken.next(), random_bytes(5_000_000))
 
 
+def test_an_urgent_message_overtakes_a_large_one_that_has_begun_to_leave():
+    with server() as hub:
+        client, channel = hub.meet(throttle=Throttle(80e6))
+        large, small = Taken(channel, 0), Taken(channel, 1)
+        slow, quick = client.sender(0, Meter()), client.sender(1, Meter(), urgent=True)
+        content = random_bytes(4_000_000, seed=1)
+        slow.send([content])
+        until(lambda: large.meter.snapshot().received > 0)
+        for k in range(3):
+            quick.send([random_bytes(300_000, seed=k)])
+        for k in range(3):
+            assert torch.equal(small.next(), random_bytes(300_000, seed=k))
+        assert large.messages.empty()
+        assert torch.equal(large.next(), content)
+
+
 def test_a_throttled_channel_keeps_to_its_rate_and_delay():
     with server() as hub:
         client, channel = hub.meet(throttle=Throttle(80e6, delay=0.1))

@@ -32,7 +32,7 @@ def cut_hf(model: nn.Module, at: Sequence[str], *, all_tokens: bool = False) -> 
     chosen = [name if name in anatomy.cuttable else anatomy.prefix + name for name in at]
     verify_names(chosen, anatomy.cuttable, asked=at)
     begins = [organ.name in chosen for organ in anatomy.organs]
-    owners = list(accumulate(begins))
+    owners = list(accumulate(map(int, begins)))
     stages: list[nn.Module] = []
     # A head that reads one token needs but that one of the stage before it, if no layer comes with the head.
     narrow = anatomy.reads_first and not all_tokens and owners.count(len(chosen)) == 1

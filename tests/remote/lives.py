@@ -43,6 +43,8 @@ def train(address, folder, steps, journal, options):
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     first, last = ends(dropout=0.2)
+    # One life keeps its batches, another asks for them again: nobody can tell which.
+    again = (lambda step: batch(step, 11)) if os.getpid() % 2 else None
     client = Client(
         first,
         last,
@@ -53,6 +55,7 @@ def train(address, folder, steps, journal, options):
         folder=folder,
         silence=1.0,
         give_up=60.0,
+        batches=again,
         **options,
     )
     stopped = []

@@ -219,14 +219,23 @@ def test_a_client_gives_up_when_the_server_stays_away():
     client.close()
 
 
-def test_a_client_without_a_folder_survives_a_server_that_has_one(tmp_path):
+@pytest.mark.parametrize("again", [None, batch], ids=["kept", "asked for again"])
+def test_a_client_without_a_folder_survives_a_server_that_has_one(tmp_path, again):
     first, last = ends()
     _, expected = one_device(6, 1)
     losses = []
     with Server({"middle": offer()}, listen="127.0.0.1:0", folder=tmp_path) as server:
         address = server.address
         client = Client(
-            first, last, connect=address, offer="middle", loss_fn=loss_fn, optimizer=sgd, give_up=20.0, every=2
+            first,
+            last,
+            connect=address,
+            offer="middle",
+            loss_fn=loss_fn,
+            optimizer=sgd,
+            give_up=20.0,
+            every=2,
+            batches=again,
         )
         losses += [client.step(*batch(step)).item() for step in range(3)]
     with Server({"middle": offer()}, listen=address, folder=tmp_path), client:

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from remote.models import batch, ends, loss_fn, offer, sgd
 
+from remote.models import batch, ends, loss_fn, offer, sgd
 from thinpipe.errors import PeerLost
 from thinpipe.remote.client import Client
 from thinpipe.remote.protocol import BEGIN, COMMIT, SAVED

@@ -16,7 +16,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -85,10 +85,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class _Batch:
-    """One call of ``step``, kept until both halves have saved it: it may have to be computed again."""
+    """One call of ``step``, kept until both halves have saved it: it may have to be computed again.
 
-    inputs: Any
-    targets: Any
+    Where the caller can give inputs and targets again, ``rows`` is None once they are trained on.
+    """
+
+    rows: tuple[Any, Any] | None
     lr: float | None
     clip: float | None
 
@@ -125,6 +127,8 @@ class Client(nn.Module):
             Default: ``False``.
         bandwidth: bits a second each way of an emulated thin link. Default: as fast as it is.
         example: inputs of one row, by which shapes are compared before anything is trained. Default: they are not.
+        batches: gives the inputs and targets of a step again, by the number of steps before it; nothing of them is kept
+            then. Default: they are kept in memory until both sides have saved.
         give_up: seconds to try to reach a server again. Default: 600.
         silence: seconds without any sign of life after which a connection counts as lost. Default: 15.
         trace: a file for a trace of both sides on one clock, written by ``close``. Default: none.
@@ -159,6 +163,7 @@ class Client(nn.Module):
         deferred_batch_norm: bool = False,
         bandwidth: float | None = None,
         example: Any = None,
+        batches: Callable[[int], tuple[Any, Any]] | None = None,
         give_up: float = 600.0,
         silence: float = 15.0,
         trace: str | Path | None = None,
@@ -184,6 +189,7 @@ class Client(nn.Module):
         self._shelf = Memory() if folder is None else Store(Path(folder))
         self._past = Past(self._shelf)
         self._batches: dict[int, _Batch] = {}
+        self._again = batches
         self._commit: Commit | None = None
         self._loss: Tensor | None = None
         self._channel: Channel | None = None
@@ -214,7 +220,8 @@ class Client(nn.Module):
 
         Args:
             inputs: a tensor, or a nesting of tuples, lists and dictionaries, cut along the first dimension. It must
-                not be changed in place until both sides have saved, ``every`` steps later.
+                not be changed in place until both sides have saved, ``every`` steps later, unless the client can ask
+                for it again (``batches``).
             targets: cut as the inputs are.
             lr: the learning rate of both sides from now on (default: what their optimizers have).
             clip: the largest norm that the gradients of both sides together may have (default: any).
@@ -227,7 +234,7 @@ class Client(nn.Module):
             PeerError: the server's part has failed; the message says how.
         """
         goal = self.committed + 1
-        self._batches[goal] = _Batch(inputs, targets, lr, clip)
+        self._batches[goal] = _Batch((inputs, targets), lr, clip)
         self._persist(lambda: self._catch_up(goal))
         assert self._loss is not None
         return self._loss
@@ -311,7 +318,11 @@ class Client(nn.Module):
 
     def _train(self, batch: _Batch) -> None:
         began = time.perf_counter()
-        last, cost = self._attempt(batch.inputs, batch.targets, train=True, norm=batch.clip is not None)
+        rows = batch.rows
+        if rows is None:
+            assert self._again is not None
+            rows = self._again(self.committed)
+        last, cost = self._attempt(*rows, train=True, norm=batch.clip is not None)
         scale = 1.0
         if batch.clip is not None:
             norm = math.sqrt(self._half.squares() + self._squares)
@@ -372,6 +383,8 @@ class Client(nn.Module):
     def _forget_batches(self) -> None:
         kept = self._past.common
         self._batches = {step: batch for step, batch in self._batches.items() if step > kept}
+        if self._again is not None and self.committed in self._batches:
+            self._batches[self.committed] = replace(self._batches[self.committed], rows=None)
 
     # -- a connection --------------------------------------------------------------------------------------------------
 

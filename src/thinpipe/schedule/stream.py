@@ -9,8 +9,8 @@ r"""``stream``: a schedule for thin links, on which a message takes longer than 
 
 With ``1f1b`` a worker of two stages sends its next activation only when it has nothing else to do, and with ``gpipe``
 everything is sent before anything comes back: either way the two directions of a link take turns. Here the first stage
-goes forward at once, the others take turns as in ``1f1b``, and the first stage's backward, for which nobody waits, comes
-two micro-batches later than it could. Where the first cut is the larger one, as in a network for images, eight
+goes forward at once, the others take turns as in ``1f1b``, and the first stage's backward, for which nobody waits,
+comes two micro-batches later than it could. Where the first cut is the larger one, as in a network for images, eight
 micro-batches take two thirds of the time of ``gpipe``; where links are fast or cuts alike, about the same.
 
 The price is that of ``gpipe``: the first stage keeps all micro-batches at once.

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from thinpipe.cli import app
+from thinpipe.train import RECIPES
 from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -175,7 +176,7 @@ def test_an_owners_module_is_offered_by_its_place(tmp_path):
     ]
     process = subprocess.Popen(command, env=ENVIRONMENT, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout.readline() == "offers digits, two-machines, mine\n"
+        assert process.stdout.readline() == f"offers {', '.join(RECIPES)}, mine\n"
         assert "this machine only" in process.stdout.readline()
     finally:
         process.send_signal(signal.SIGINT)

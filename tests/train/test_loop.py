@@ -27,8 +27,8 @@ class Forgetful:
     def committed(self):
         return self._local.committed
 
-    def step(self, inputs, targets):
-        loss = self._local.step(inputs, targets)
+    def step(self, inputs, targets, *, lr=None, clip=None):
+        loss = self._local.step(inputs, targets, lr=lr, clip=clip)
         if self.committed in self._after:
             self._after.remove(self.committed)
             self._local = self._loaded()

@@ -1,5 +1,7 @@
 """The names under which recipes are lent: a client says what the middle depends on, and the server builds just that."""
 
+import shutil
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from thinpipe.remote.offer import Offer
-from thinpipe.train import RecipeError, parts, resolved
+from thinpipe.train import RECIPES, RecipeError, parts, resolved
 from thinpipe.train.offers import MIDDLE, Offers, offer_name, read_offer
 from thinpipe.train.user_offer import user_offers
+from train.small import WEIGHTS, small
 
 
 def mine():
@@ -44,18 +47,26 @@ def test_a_recipe_as_it_is_has_its_own_name_and_what_is_the_clients_alone_is_not
     ("name", "words"),
     [
         ("imagenet", "nothing is offered as 'imagenet'; there are digits"),
+        ("cola?model=/etc", "model is named by the digest of its files, as digest:0a1b2c3d, got '/etc'"),
+        ("cifar10-finetune?weights=/etc/passwd", "weights is named by the digest of its files"),
+        (
+            "cifar10-finetune?weights=digest:12",
+            "the client begins with weights of digest '12', which this server has not",
+        ),
+        ("rte?model=digest:12", "the client begins with an encoder of digest '12', which this server has not"),
+        ("cifar10-finetune?data_dir=/etc", "no matter of the server's"),
         ("digits?", "write name"),
         ("digits?lr", "write name"),
         ("digits?lr=fast", "lr is a number, got 'fast'"),
         ("digits?lr=nan", "lr is a number from 0"),
         ("digits?lr=1&lr=2", "says a field twice"),
         ("digits?batch=9", "no matter of the server's"),
-        ("digits?pixels=1000000", "pixels is a number from 1 to 1024"),
+        ("digits?pixels=1000000", "pixels is a number from 0 to 1024"),
         ("two-machines?pixels=1024", "have 32 to 512 pixels"),
         ("digits?seed=" + "9" * 1000, "too much"),
     ],
 )
-def test_a_name_that_means_nothing_is_explained_and_not_in_the_mapping(name, words):
+def test_a_name_that_means_nothing_is_explained_and_not_in_the_mapping(name, words, files):
     offers = Offers()
     assert name not in offers and offers.get(name) is None
     with pytest.raises(KeyError) as caught:
@@ -65,13 +76,41 @@ def test_a_name_that_means_nothing_is_explained_and_not_in_the_mapping(name, wor
 
 @given(st.text(max_size=60))
 def test_no_name_does_anything_but_name_or_be_refused(text):
-    assert text not in Offers() or text in ("digits", "two-machines")
+    assert text not in Offers() or text in RECIPES
 
 
 def test_the_mapping_lists_plain_names_and_finds_those_with_values():
     offers = Offers(["digits"])
     assert list(offers) == ["digits"] and len(offers) == 1
     assert "digits?seed=3" in offers and "two-machines" not in offers
+
+
+def test_files_are_named_by_what_is_in_them_wherever_they_are(files, tmp_path, monkeypatch):
+    name = offer_name(small("cifar10-finetune", seed=3))
+    assert str(files) not in name and WEIGHTS not in name
+    elsewhere = tmp_path / "renamed.safetensors"
+    shutil.copy(files / "weights" / WEIGHTS, elsewhere)
+    expected = parts(small("cifar10-finetune", seed=3)).middle.state_dict()
+    monkeypatch.setenv("THINPIPE_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(KeyError, match=r"put the same file into .*nothing/weights .*THINPIPE_DATA.* It has none"):
+        Offers()[name]
+    assert read_offer(name, [elsewhere]).weights == str(elsewhere)
+    torch.testing.assert_close(Offers(files=[elsewhere])[name].make().state_dict(), expected, rtol=0, atol=0)
+
+
+def test_a_recipe_whose_files_are_not_here_is_not_offered(tmp_path, monkeypatch):
+    monkeypatch.setenv("THINPIPE_DATA", str(tmp_path))
+    offers = Offers()
+    assert "cifar10-finetune" in list(offers) and "cifar10-finetune" not in offers and "cola" not in offers
+    assert "cifar10-finetune?weights=none" in offers and "cola?model=tiny" in offers
+    with pytest.raises(KeyError, match="there is no encoder 'roberta-base'"):
+        offers["cola"]
+
+
+def test_a_server_need_not_know_how_many_classes_its_clients_data_has(files):
+    recipe = small("imagefolder", data_dir=str(files / "own"), seed=4)
+    made = Offers()[offer_name(recipe)].make()
+    torch.testing.assert_close(made.state_dict(), parts(recipe).middle.state_dict(), rtol=0, atol=0)
 
 
 def test_every_session_gets_the_clients_middle_in_a_module_of_its_own():

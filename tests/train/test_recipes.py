@@ -9,26 +9,57 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from thinpipe.errors import SplitError
 from thinpipe.train import RECIPES, Recipe, RecipeError, data, optimizer, parts, resolved
 from thinpipe.train.data import Data, Samples
-from thinpipe.train.parts import example, middle_example, whole
+from thinpipe.train.parts import example, middle_example, stages_of, whole
+from thinpipe.train.toml_file import from_toml, to_toml
 from thinpipe.train.weights import built
-
-CUTS = [(name, cut) for name, subject in RECIPES.items() for cut in subject.cuts]
-
-
-def small(name, **changes):
-    """A recipe whose images are small enough for a test."""
-    return resolved(name, {**({"pixels": 64} if name == "two-machines" else {}), **changes})
+from train.small import WEIGHTS, cuts, small
 
 
-def test_a_recipe_survives_json():
-    recipe = resolved("digits", {"lr": "0.05", "seed": 3})
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_json_and_toml(name, tmp_path):
+    recipe = resolved(name, {"lr": "0.05", "seed": 3, "adam_betas": "0.8,0.9"})
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
-    assert recipe.lr == 0.05 and "lr=0.05" in repr(recipe)
+    assert recipe.lr == 0.05 and "lr=0.05" in repr(recipe) and recipe.adam_betas == (0.8, 0.9)
+    (tmp_path / "my.toml").write_text(to_toml(recipe))
+    assert resolved(name, from_toml(tmp_path / "my.toml", name)) == recipe
+    assert from_toml(tmp_path / "my.toml")["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lr = ", "cannot be read as a recipe: Invalid value"),
+        ("learning_rate = 1.0", "no field 'learning_rate'"),
+        ("epoch = 1", "did you mean epochs"),
+        ('name = "rte"', "is about the recipe 'rte', not about digits"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_explained(text, words, tmp_path):
+    (tmp_path / "my.toml").write_text(text)
+    with pytest.raises(RecipeError, match=words):
+        from_toml(tmp_path / "my.toml", "digits")
+
+
+def test_a_file_that_is_not_there_or_about_nothing_is_explained(tmp_path):
+    with pytest.raises(RecipeError, match="No such file"):
+        from_toml(tmp_path / "absent.toml", "digits")
+    (tmp_path / "my.toml").write_text("epochs = 1")
+    with pytest.raises(RecipeError, match='add a line as: name = "digits"'):
+        from_toml(tmp_path / "my.toml")
+
+
+def test_a_run_of_the_first_version_is_still_read():
+    # Its recipes had these fields and no others.
+    old = ("name", "cut", "batch", "epochs", "lr", "momentum", "weight_decay", "seed", "chunks", "pixels")
+    value = resolved("digits").to_json()
+    assert Recipe.from_json({field: value[field] for field in old}) == resolved("digits")
 
 
 @pytest.mark.parametrize(
@@ -39,10 +70,17 @@ def test_a_recipe_survives_json():
         ({"batch": 1.5}, "batch is a whole number, got 1.5"),
         ({"batch": True}, "batch is a whole number, got True"),
         ({"batch": 0}, "batch is a number from 1"),
-        ({"pixels": 10**9}, "pixels is a number from 1 to 1024"),
+        ({"pixels": 10**9}, "pixels is a number from 0 to 1024"),
         ({"pixels": 9}, "images of digits have 8 pixels a side, got 9"),
-        ({"cut": "nowhere"}, "digits has no cut 'nowhere'; it has pooled, documents"),
+        ({"cut": "nowhere"}, "digits has no cut 'nowhere'; there are pooled, documents"),
+        ({"cut": "document"}, "digits has no cut 'document'; did you mean documents"),
         ({"colour": 1}, "no field 'colour'"),
+        ({"momentun": 1}, "no field 'momentun'; did you mean momentum"),
+        ({"optimizer": "adam"}, "optimizer cannot be 'adam'; did you mean adamw"),
+        ({"lr_schedule": "step"}, "lr_schedule cannot be 'step'; there are constant, cosine, polynomial"),
+        ({"adam_betas": "0.9"}, "adam_betas is two numbers, as 0.9,0.98, got '0.9'"),
+        ({"adam_betas": [0.9, 2]}, "adam_betas is a number from 0 to 1, got 2"),
+        ({"max_length": 64}, "digits has no use for max_length; leave it at 0"),
         ({"name": "rte"}, "no field 'name'"),
     ],
 )
@@ -54,8 +92,14 @@ def test_a_value_that_a_recipe_cannot_have_is_explained(change, words):
 def test_an_unknown_recipe_is_answered_with_the_nearest():
     with pytest.raises(RecipeError, match="did you mean digits"):
         resolved("digit")
+    with pytest.raises(RecipeError, match="did you mean cifar10-finetune"):
+        resolved("cifar10-fine")
     with pytest.raises(RecipeError, match="there are digits, two-machines"):
-        resolved("imagenet")
+        resolved("zzz")
+    with pytest.raises(RecipeError, match="has no model 'mobilenet'; did you mean mobilenet_v2"):
+        resolved("cifar10-finetune", {"model": "mobilenet"})
+    with pytest.raises(RecipeError, match="has no dataset 'cifar'; did you mean cifar10"):
+        resolved("cifar10-finetune", {"dataset": "cifar"})
 
 
 @pytest.mark.parametrize("damage", [{"batch": None}, {"extra": 1}, [], None])
@@ -65,8 +109,8 @@ def test_what_is_no_recipe_is_not_read_as_one(damage):
         Recipe.from_json(value)
 
 
-@pytest.mark.parametrize(("name", "cut"), CUTS)
-def test_three_parts_are_the_whole_under_the_same_names(name, cut):
+@pytest.mark.parametrize(("name", "cut"), cuts())
+def test_three_parts_are_the_whole_under_the_same_names(name, cut, files):
     recipe = small(name, cut=cut)
     three = parts(recipe)
     states = [part.state_dict() for part in (three.first, three.middle, three.last)]
@@ -107,18 +151,99 @@ def test_a_layer_whose_weights_nobody_knows_how_to_draw_is_named():
         built(lambda: nn.Sequential(nn.PReLU()), 0)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_cuts_give_the_same_outputs_and_gradients(name):
+def like(each):
+    """Four rows as an example's, with something in them."""
+    shape = (4, *each.shape[1:])
+    if each.is_floating_point():
+        return torch.randn(shape)
+    return torch.randint(3, 90, shape) if each.max() > 1 else torch.ones(shape, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("name", ["digits", "two-machines", "cifar10-finetune", "cifar10-scratch", "cola", "cola-lora"])
+def test_cuts_give_the_same_outputs_and_gradients(name, files):
     found = {}
-    inputs = torch.randn(4, *example(small(name)).shape[1:])
+    torch.manual_seed(3)
+    inputs = tree_map(like, example(small(name)))
     for cut in RECIPES[name].cuts:
-        three = parts(small(name, cut=cut))
-        torch.manual_seed(7)  # of the dropout
+        three = parts(small(name, cut=cut, **({"dropout": 0} if "dropout" in RECIPES[name].uses else {})))
+        torch.manual_seed(7)  # of the dropout that two-machines has
         output = three.last(three.middle(three.first(inputs)))
-        three.loss_fn(output, torch.arange(4)).backward()
+        three.loss_fn(output, torch.arange(4) % output.shape[1]).backward()
         grads = {key: p.grad for part in (three.first, three.middle, three.last) for key, p in part.named_parameters()}
-        found[cut] = {"output": output.detach(), **grads}
-    torch.testing.assert_close(found["pooled"], found["documents"])
+        found[cut] = {"output": output.detach()}
+        found[cut] |= {key.replace("_rest", ""): grad for key, grad in grads.items() if grad is not None}
+    for cut in found:
+        torch.testing.assert_close(found[cut], found["pooled"])
+
+
+@pytest.mark.parametrize(
+    ("cut", "there", "back"),
+    [
+        ("documents", 24, 24),
+        ("condition-1", 24, 24),
+        ("condition-2", 24, 24),
+        ("condition-3", 24, 24),
+        ("condition-3-pooled", 24, 1),
+        ("condition-4", 24, 24),
+        ("pooled", 24, 1),
+    ],
+)
+def test_texts_cross_a_cut_with_all_tokens_or_with_the_one_that_the_head_reads(cut, there, back):
+    recipe = small("cola", cut=cut)
+    arriving = middle_example(recipe)
+    assert arriving["hidden_states"].shape == (1, there, 32)
+    with torch.no_grad():
+        assert parts(recipe).middle.eval()(arriving)["hidden_states"].shape == (1, back, 32)
+
+
+def test_the_conditions_are_those_of_the_documents():
+    found = {cut: stages_of(small("cola", cut=cut)).names for cut in RECIPES["cola"].cuts if cut != "even"}
+    layers = {
+        cut: [[name.rpartition("layer.")[2] for name in names] for names in stages] for cut, stages in found.items()
+    }
+    first, second, rest = ["embeddings", "0"], ["1", "2", "3", "4"], "0_rest"
+    first[0] = "roberta.embeddings"
+    assert layers["condition-1"] == [first, second, ["5", "classifier"]]
+    assert layers["condition-2"] == [first, [rest, *second], ["5", "classifier"]]
+    assert layers["condition-3"] == [first, [rest, *second, "5"], ["classifier"]]
+    assert layers["condition-4"] == layers["pooled"] == [first, [*second, "5"], ["classifier"]]
+    assert layers["documents"] == [[*first, "1"], ["2", "3"], ["4", "5", "classifier"]]
+
+
+def test_from_scratch_at_32_pixels_the_last_map_is_of_4_by_4():
+    recipe = small("cifar10-scratch", cut="documents")
+    arriving = middle_example(recipe)
+    assert arriving.shape == (1, 32, 32, 32)
+    with torch.no_grad():
+        assert parts(recipe).middle.eval()(arriving).shape == (1, 1280, 4, 4)
+
+
+def test_a_network_begins_with_the_weights_of_its_file_but_for_the_head(files):
+    given = load_file(files / "weights" / WEIGHTS)
+    found = whole(small("cifar10-finetune", seed=3)).state_dict()
+    drawn = whole(small("cifar10-finetune", seed=3, weights="none")).state_dict()
+    for key, value in found.items():
+        assert torch.equal(value, (drawn if key.startswith("classifier") else given)[key])
+    assert found["classifier_1.weight"].shape == (10, 1280)
+
+
+def test_weights_that_are_not_there_or_not_the_networks_are_explained(files, tmp_path):
+    with pytest.raises(
+        RecipeError, match=r"no file 'absent'; put it at .*weights/absent, or say where it is: --weights"
+    ):
+        whole(small("cifar10-finetune", weights="absent"))
+    with pytest.raises(RecipeError, match="of another network"):
+        whole(small("cifar10-finetune", model="resnet18"))
+    (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RecipeError, match="cannot be read as safetensors"):
+        whole(small("cifar10-finetune", weights=str(tmp_path / "bad.safetensors")))
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2_32px"])
+@pytest.mark.parametrize("cut", ["pooled", "documents", "two-and-two", "even"])
+def test_every_network_has_the_same_cuts(model, cut):
+    three = parts(small("cifar10-scratch", model=model, cut=cut))
+    assert all(list(part.children()) for part in (three.first, three.middle, three.last))
 
 
 def test_at_224_pixels_the_pooled_cut_sends_49_times_fewer_numbers_and_the_first_is_as_documented():

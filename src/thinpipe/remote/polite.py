@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from thinpipe.errors import PacketError
 from thinpipe.remote.gpu_times import GpuTimes
 from thinpipe.remote.turns import Turns
@@ -22,6 +24,15 @@ class PolitePost(Post):
     chunks = 1
     times: GpuTimes | None = None
     _has_turn = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        try:
+            super().__init__(*args, **options)
+        except BaseException:
+            # The connection broke while its lanes were opened: nobody will close what was begun.
+            for todo in self._todo.values():
+                todo.put(None)
+            raise
 
     def begin(self, step: int) -> None:
         """Has what is sent and received from now on belong to a step; what came for earlier ones is dropped."""

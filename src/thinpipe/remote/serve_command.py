@@ -34,6 +34,10 @@ def serve_command(
     offer: Annotated[
         list[str] | None, typer.Option(help="A module of yours: name=package.module:factory, which returns an Offer.")
     ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of weights, or a folder of an encoder, that clients begin with; repeat it."),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where sessions are saved (default: nowhere; a restart loses them).")
     ] = None,
@@ -56,7 +60,7 @@ def serve_command(
         from thinpipe.train.offers import Offers
         from thinpipe.train.user_offer import user_offers
 
-        offers = Offers(recipe or None, user_offers(offer or []))
+        offers = Offers(recipe or None, user_offers(offer or []), files=file or [])
         keys = None if key is None or clients is None else _keys(key, clients)
         with (
             Stop() as stop,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 
 from thinpipe import __version__
+from thinpipe.codecs import codec
 from thinpipe.errors import BusyError, CheckpointError, DisagreementError, PacketError, RefusedError, ThinpipeError
 from thinpipe.links import Closed
 from thinpipe.links.net import Channel, Listener, ServerKeys
@@ -89,7 +90,7 @@ class Server:
         self.offers, self.keys, self.max_clients, self.idle = offers, keys, max_clients, idle
         self.device = _device(device)
         self.counters = Counters()
-        self._codecs = None if codecs is None else frozenset(codecs)
+        self._codecs = None if codecs is None else _named_in_full(codecs)
         self._folder = None if folder is None else Path(folder)
         self._most = max_message
         self._turns = Turns()
@@ -249,10 +250,9 @@ class Server:
             raise RefusedError(f"{error!s:.300}") from None
         if hello.terms.chunks > _MOST_CHUNKS:
             raise RefusedError(f"{hello.terms.chunks} chunks; this server takes at most {_MOST_CHUNKS}")
-        if self._codecs is not None and not hello.terms.specs <= self._codecs | {"none"}:
-            raise DisagreementError(
-                f"the codecs {sorted(hello.terms.specs)} at the client, {sorted(self._codecs)} at the server"
-            )
+        asked = _named_in_full(hello.terms.specs)
+        if self._codecs is not None and not asked <= self._codecs | {"none"}:
+            raise DisagreementError(f"the codecs {sorted(asked)} at the client, {sorted(self._codecs)} at the server")
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -373,6 +373,11 @@ def _agreed(channel: Channel, hello: Hello) -> dict[str, Any]:
         "codecs": [list(pair) for pair in hello.terms.codecs],
         "deferred batch norm": hello.terms.deferred_batch_norm,
     }
+
+
+def _named_in_full(codecs: Iterable[str]) -> frozenset[str]:
+    """Gives codecs the names that they have for all: ``block:4`` is ``block:4/128``."""
+    return frozenset(codec(each).spec for each in codecs)
 
 
 def _refuse(channel: Channel, kind: str, reason: str) -> None:

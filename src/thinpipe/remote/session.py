@@ -149,10 +149,11 @@ class Session:
         self._make_way()
         # Again and again: the one before may only be on its way in.
         while not self.lock.acquire(timeout=_LOOK):
+            if self._newest is not channel:
+                raise BusyError("the same session was connected again")
             if time.monotonic() > until:
                 raise BusyError("the session is still busy with its last connection; try again")
-            if self._newest is channel:
-                self._make_way()
+            self._make_way()
         if self._newest is not channel:
             self.lock.release()
             raise BusyError("the same session was connected again")
@@ -231,6 +232,8 @@ class Session:
             half.tracer = NO_TRACE
         elif half.tracer is NO_TRACE:
             half.tracer = Tracer(1)
+        if (hello.terms.schedule, hello.terms.ahead) != (half.terms.schedule, half.terms.ahead):
+            half._plans.clear()  # two halves with different plans would wait for each other for ever
         half.terms = hello.terms
         # Decided by the client, and not heard of here: the connection broke in between.
         if half.prepared and hello.commit is not None and hello.commit.step == half.committed + 1:

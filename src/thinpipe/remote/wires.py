@@ -98,7 +98,9 @@ class Wires:
                 self.failure = error
         if isinstance(error, Exception):
             self.channel.break_off(error)
-        self.post.close()
+        # A lane may fail before all are open; then the channel, which has failed with it, tells the same once more.
+        if hasattr(self, "post"):
+            self.post.close()
 
     @property
     def received(self) -> int:

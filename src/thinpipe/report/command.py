@@ -46,6 +46,7 @@ def report_command(
         curves = {
             "loss": [[line.step, line.loss] for line in found.steps],
             "accuracy": [[line.epoch, line.accuracy] for line in found.evaluations],
+            "mcc": [[line.epoch, line.mcc] for line in found.evaluations if line.mcc is not None],
         }
         content = {"run": str(run), "command": origin.command, **described, **Figures.of(found).to_json()}
         typer.echo(javascript.dumps({**content, "curves": curves}))

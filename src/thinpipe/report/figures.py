@@ -22,6 +22,8 @@ class Figures:
         epochs: that were finished.
         accuracy: on the whole test set, after the last finished epoch.
         best_accuracy: the best one of all epochs.
+        mcc: Matthews' correlation on the whole test set, after the last finished epoch; of texts only.
+        best_mcc: the best one of all epochs.
         test_loss: on the test set, after the last finished epoch.
         train_loss: the mean over the last epoch.
         seconds: for a batch, the median; the first one and those that are not full are left out.
@@ -35,6 +37,8 @@ class Figures:
     epochs: int
     accuracy: float | None
     best_accuracy: float | None
+    mcc: float | None
+    best_mcc: float | None
     test_loss: float | None
     train_loss: float | None
     seconds: float | None
@@ -61,6 +65,8 @@ class Figures:
             epochs=tests[-1].epoch if tests else 0,
             accuracy=tests[-1].accuracy if tests else None,
             best_accuracy=max(line.accuracy for line in tests) if tests else None,
+            mcc=tests[-1].mcc if tests else None,
+            best_mcc=max((line.mcc for line in tests if line.mcc is not None), default=None),
             test_loss=tests[-1].loss if tests else None,
             train_loss=_share(sum(line.loss * line.rows for line in last), sum(line.rows for line in last)),
             seconds=statistics.median(line.seconds for line in usual) if usual else None,

@@ -24,6 +24,8 @@ def rows(figures: Figures) -> list[Row]:
     """Lists the figures that there are."""
     table = [
         ("accuracy", _number(figures.accuracy, ".2%"), "on the whole test set, through the same cuts"),
+        ("Matthews", _number(figures.mcc, ".4f"), "correlation on the whole test set"),
+        ("best Matthews", _number(figures.best_mcc, ".4f"), "of all epochs"),
         ("test loss", _number(figures.test_loss, ".4f"), "on the whole test set"),
         ("training loss", _number(figures.train_loss, ".4f"), "mean of the last epoch"),
         ("time per batch", _time(figures.seconds), "median of full batches, without the first"),

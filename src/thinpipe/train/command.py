@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json as javascript
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,85 +15,152 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
 from thinpipe.report.show import show_figures
-from thinpipe.train.local import Local
-from thinpipe.train.log import Origin, RunError, RunFolder
-from thinpipe.train.loop import Loop
-from thinpipe.train.parts import data as data_of
-from thinpipe.train.parts import parts
-from thinpipe.train.progress import watching
-from thinpipe.train.recipe import Recipe, RecipeError
+from thinpipe.runtime.joining import join
+from thinpipe.train.beginning import begin, resume
+from thinpipe.train.dry_run import DryRun, show
+from thinpipe.train.log import Origin, RunFolder
+from thinpipe.train.recipe import RecipeError
 from thinpipe.train.recipes import RECIPES, resolved
 from thinpipe.train.settings import Settings
-from thinpipe.train.stop import Stop
-from thinpipe.train.trainer import Trainer
+from thinpipe.train.together import ToldElsewhere, share
+from thinpipe.train.toml_file import from_toml
+from thinpipe.train.torchrun import Torchrun, leave
+from thinpipe.train.training import how_to_go_on, is_traced, train
 
 _WIDTH = 120
-_PATIENCE = "finishing the step; again to stop at once"
-_MAY_CHANGE = ("connect", "key", "server", "bandwidth", "every", "device")
-"""Settings that a resumed run may have others of: they change where and how fast it runs, not what it computes."""
+_WHAT, _HOW, _NETWORK, _OUTPUT = "What to train", "How", "Network", "Output"
 
 
 def train_command(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(RECIPES)}.", show_default=False)],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", rich_help_panel=_WHAT, help=f"{', '.join(RECIPES)}.", show_default=False)
+    ],
     *,
-    connect: Annotated[
-        str | None, typer.Option(help="The server that has the middle, as host:port (default: train all of it here).")
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="How often every sample is seen.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="This client's .key file, from thinpipe keygen.")] = None,
-    server: Annotated[str | None, typer.Option(help="The server's .pub file.")] = None,
-    codec: Annotated[str | None, typer.Option(help="Packs activations at the cuts, as had:4.")] = None,
-    grad_codec: Annotated[str | None, typer.Option(help="Packs gradients at the cuts.")] = None,
-    cut: Annotated[str | None, typer.Option(help="Where the model is cut: pooled or documents.")] = None,
-    chunks: Annotated[int | None, typer.Option(help="Micro-batches in a batch.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="Of micro-batches: gpipe, 1f1b or zb (default: 1f1b).")] = None,
-    epochs: Annotated[int | None, typer.Option(help="How often every sample is seen.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples in a batch.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
-    pixels: Annotated[int | None, typer.Option(help="The edge of an image.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order and all that is drawn.")] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="Emulate a link of so much each way, as 50mbit.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: cpu).")] = None,
-    run: Annotated[Path | None, typer.Option(help="The run's folder (default: a new one in runs).")] = None,
-    every: Annotated[int | None, typer.Option(min=1, help="Steps between saved states (default: 50).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with --run, or with the last run.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="A file that gets a trace of both sides.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Make the last line one JSON object.")] = False,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Samples in a batch, of all ranks.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(metavar="X", rich_help_panel=_WHAT, help="The learning rate.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Of weights, order and all that is drawn.")
+    ] = None,
+    pixels: Annotated[
+        int | None, typer.Option(metavar="N", hidden=True, help="The edge of an image; as --set pixels=N.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", rich_help_panel=_WHAT, help="Where the data set is.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="TOML", rich_help_panel=_WHAT, help="A file of fields, as: epochs = 10")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="F=V", rich_help_panel=_WHAT, help="Any other field, as momentum=0.8."),
+    ] = None,
+    stages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=_HOW, help="Cut the model into so many stages.")
+    ] = None,
+    cut: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="Which of the recipe's cuts in three.")
+    ] = None,
+    cuts: Annotated[
+        str | None, typer.Option(metavar="A,B", rich_help_panel=_HOW, help="Layers that begin a stage: name, number.")
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel=_HOW, help="Micro-batches in a batch.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="gpipe, 1f1b, zb ... of micro-batches.")
+    ] = None,
+    map: Annotated[
+        str | None, typer.Option(metavar="0,1,0", rich_help_panel=_HOW, help="torchrun's rank of each stage.")
+    ] = None,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", rich_help_panel=_HOW, help="Split batches among torchrun's ranks.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="cpu or cuda (default: cpu).")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="A,B", rich_help_panel=_HOW, help="One for each stage, or local rank.")
+    ] = None,
+    codec: Annotated[
+        str | None, typer.Option(metavar="CODEC", rich_help_panel=_NETWORK, help="Packs activations, as had:4.")
+    ] = None,
+    grad_codec: Annotated[
+        str | None, typer.Option(metavar="CODEC", rich_help_panel=_NETWORK, help="Packs gradients at the cuts.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", rich_help_panel=_NETWORK, help="Emulate a link, as 50mbit each way.")
+    ] = None,
+    connect: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", rich_help_panel=_NETWORK, help="A server that has the middle.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FILE", rich_help_panel=_NETWORK, help="This client's, of thinpipe keygen.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="FILE", rich_help_panel=_NETWORK, help="The server's .pub file.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", rich_help_panel=_OUTPUT, help="Print plan, bytes, memory; train nothing.")
+    ] = False,
+    run: Annotated[
+        Path | None,
+        # torchrun takes --run for an abbreviation of an option of its own, wherever it stands.
+        typer.Option("--run", "--run-dir", metavar="DIR", rich_help_panel=_OUTPUT, help="The run's folder."),
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=_OUTPUT, help="Steps between saved states (50).")
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--resume", rich_help_panel=_OUTPUT, help="Go on with --run, or with the last run.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=_OUTPUT, help="Gets a trace of all processes.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="Make the last line one JSON object.")
+    ] = False,
 ) -> None:
-    """Trains a recipe: with a server that has the middle of the model, or without --connect in this process alone.
+    """Trains a recipe in one of five ways, with the same numbers in the log.
 
-    The data, the labels and both ends of the model stay here. Ctrl-C saves everything; --resume goes on with the same
-    samples, as if nothing had happened.
+    [bold]thinpipe train digits[/bold]  on one device
+    [bold]thinpipe train digits --stages 2 --codec had:4[/bold]  cut, in this process
+    [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --map 0,1,0[/bold]  on ranks
+    [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --data-parallel[/bold]
+    [bold]thinpipe train digits --connect 127.0.0.1:5555[/bold]  with thinpipe serve
 
-    Example: [bold]thinpipe train digits --connect 127.0.0.1:5555 --codec had:4 --grad-codec had:4[/bold]
+    Ctrl-C saves everything; --resume goes on as if nothing had happened.
     """
-    fields: dict[str, Any] = {
-        "cut": cut,
-        "chunks": chunks,
-        "epochs": epochs,
-        "batch": batch,
-        "lr": lr,
-        "pixels": pixels,
-        "seed": seed,
-    }
+    fields = {"cut": cut, "chunks": chunks, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
+    fields |= {"pixels": pixels, "data_dir": data_dir}
     words: dict[str, Any] = {"connect": connect, "key": key, "server": server, "codec": codec, "grad_codec": grad_codec}
-    words |= {"schedule": schedule, "bandwidth": bandwidth, "every": every, "device": device}
+    words |= {"stages": stages, "cuts": cuts, "map": map, "schedule": schedule, "bandwidth": bandwidth}
+    words |= {"every": every, "device": device, "devices": devices, "data_parallel": data_parallel or None}
+    here: Torchrun | None = None
     try:
-        folder, origin = _chosen(recipe, _given(fields), _given(words), run, resume=resume)
-        if trace is not None and origin.settings.connect is None:
+        here = Torchrun.here()
+        words["ranks"] = None if here is None else here.world
+        given = {**_read(recipe, file, changes or ()), **_given(fields)}
+        if dry_run:
+            _dry_run(recipe, given, _given(words), here, as_json=json)
+            return
+        folder, origin = _chosen(recipe, given, _given(words), run, here, go_on=go_on)
+        if trace is not None and not is_traced(origin.settings.way):
             raise RecipeError("--trace shows both sides of a network; add --connect host:port, or leave it out")
     except ThinpipeError as error:
+        if here is not None and here.rank:
+            # Rank 0 says what is wrong; torchrun would end it for this one's failure before it could.
+            leave(0)
         raise typer.BadParameter(str(error)) from error
-    try:
-        status = _train(folder, origin, trace)
-    except (ThinpipeError, ImportError, OSError) as error:
-        typer.echo(str(error), err=True)
-        if folder.states.exists():
-            typer.echo(_how_to_go_on(folder, origin.recipe), err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        typer.echo(f"stopped at once; {_how_to_go_on(folder, origin.recipe)}", err=True)
-        raise typer.Exit(130) from None
-    _report(folder, as_json=json)
+    status = _train(folder, origin, here, trace)
+    if here is None or here.rank == 0:
+        _report(folder, as_json=json)
+    if here is not None:
+        leave(status)
     raise typer.Exit(status)
 
 
@@ -100,88 +168,75 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _read(recipe: str, file: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """Reads the fields that a file and ``--set`` name; what is said on the command line counts more."""
+    found = {} if file is None else from_toml(file, recipe)
+    for change in changes:
+        field, equals, value = change.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {change!r:.40} names no value; write --set momentum=0.8")
+        found[field.strip().replace("-", "_")] = value.strip()
+    return found
+
+
 def _chosen(
-    name: str, fields: dict[str, Any], words: dict[str, Any], path: Path | None, *, resume: bool
+    recipe: str, fields: dict[str, Any], words: dict[str, Any], path: Path | None, here: Torchrun | None, *, go_on: bool
 ) -> tuple[RunFolder, Origin]:
-    """Finds the folder, and what is to be trained in it."""
-    asked = resolved(name, fields)
-    if not resume:
-        folder = RunFolder.fresh(name) if path is None else RunFolder(path)
-        if folder.exists:
-            raise RunError(f"{folder.path} has a run already; add --resume to go on with it, or choose another --run")
-        return folder, Origin.now(asked, Settings(**words).verify())
-    folder = RunFolder.newest(name) if path is None else RunFolder(path)
-    origin = folder.origin()
-    recipe = origin.recipe
-    if recipe.name != name:
-        raise RunError(f"{folder.path} is a run of {recipe.name}, not of {name}")
-    for before, options, free in (
-        (recipe.to_json(), {field: asked.to_json()[field] for field in fields}, ("epochs",)),
-        (origin.settings.to_json(), words, _MAY_CHANGE),
-    ):
-        for option, value in options.items():
-            if option not in free and value != before[option]:
-                was = f"{before[option]}" if before[option] is not None else "not given"
-                raise RunError(
-                    f"--{option.replace('_', '-')} was {was} when the run was begun, and is {value} now; leave it out "
-                    "to resume, or begin another run"
-                )
-    settings = Settings.from_json(origin.settings.to_json() | words).verify()
-    if (settings.connect is None) != (origin.settings.connect is None):
-        raise RunError(f"{folder.path} was begun without a server; begin another run for --connect")
-    return folder, replace(
-        origin, recipe=recipe.changed({"epochs": asked.epochs} if "epochs" in fields else {}), settings=settings
-    )
-
-
-def _train(folder: RunFolder, origin: Origin, trace: Path | None) -> int:
-    """Trains to the end or to a signal; returns the exit status."""
-    recipe, console = origin.recipe, Console(stderr=True, highlight=False)
-    data = data_of(recipe)
-    # Whoever waits for a server that is not there may leave at once; from the first step on a signal is a wish.
-    with folder.made():
-        trainer = _trainer(folder, origin, trace)
+    """Finds the folder and what is to be trained in it; of several ranks the first does it for all."""
+    choose = resume if go_on else begin
+    if here is None:
+        return choose(recipe, fields, words, path)
+    join()
+    if here.rank:
+        return share(None)
     try:
-        # Not before there is somebody to train with: a server that refuses leaves no run behind.
-        folder.begin(origin)
-        log, total = folder.log(trainer.committed), recipe.epochs * data.steps_per_epoch
-        watched = watching(console, epochs=recipe.epochs, total=total, done=trainer.committed)
-        with Stop(_PATIENCE) as stop, watched as watcher:
-            loop = Loop(
-                recipe=recipe,
-                data=data,
-                loss_fn=parts(recipe).loss_fn,
-                log=log,
-                watcher=watcher,
-                stopped=lambda: stop.wanted,
-            )
-            done = loop.run(trainer)
-    finally:
-        trainer.close()
-    if done:
-        folder.finish(Figures.of(Run.read(folder.path)).to_json())
-        return 0
-    console.print(f"saved after step {trainer.committed}; {_how_to_go_on(folder, recipe)}", soft_wrap=True)
-    return stop.status
+        found = choose(recipe, fields, words, path)
+    except ThinpipeError:
+        with suppress(ToldElsewhere):
+            share(None)
+        raise
+    return share(found)
 
 
-def _trainer(folder: RunFolder, origin: Origin, trace: Path | None) -> Trainer:
-    settings = origin.settings
-    if settings.connect is None:
-        return Local(origin.recipe, folder=folder.states, every=settings.every, device=settings.device)
-    from thinpipe.train.connected import connected  # whoever trains alone needs no ZeroMQ
+def _train(folder: RunFolder, origin: Origin, here: Torchrun | None, trace: Path | None) -> int:
+    """Trains, and explains what goes wrong; returns the exit status."""
+    who = "" if here is None else f"rank {here.rank}: "
+    try:
+        return train(folder, origin, here=here, trace=trace)
+    except (ThinpipeError, ImportError, OSError) as error:
+        if here is None and isinstance(error, RecipeError):
+            raise typer.BadParameter(str(error)) from error
+        typer.echo(f"{who}{error}", err=True)
+        if folder.states.exists() and (here is None or here.rank == 0):
+            typer.echo(how_to_go_on(folder, origin), err=True)
+        status = 1
+    except KeyboardInterrupt:
+        typer.echo(f"{who}stopped at once; {how_to_go_on(folder, origin)}", err=True)
+        status = 130
+    if here is not None:
+        leave(status)
+    raise typer.Exit(status)
 
-    return connected(origin.recipe, settings, folder=folder.states, trace=trace)
+
+def _dry_run(
+    recipe: str, fields: dict[str, Any], words: dict[str, Any], here: Torchrun | None, *, as_json: bool
+) -> None:
+    found = DryRun.of(resolved(recipe, fields), Settings(**words).verify())
+    if here is not None and here.rank:
+        return
+    show(found, _console())
+    if as_json:
+        typer.echo(javascript.dumps(found.to_json()))
 
 
-def _how_to_go_on(folder: RunFolder, recipe: Recipe) -> str:
-    return f"go on with: thinpipe train {recipe.name} --run {folder.path} --resume"
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
 def _report(folder: RunFolder, *, as_json: bool) -> None:
     found = Run.read(folder.path)
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+    console = _console()
     show_figures(found, console)
     console.print(f"the run is in {folder.path}; look at it with: thinpipe report {folder.path}", soft_wrap=True)
     if as_json:

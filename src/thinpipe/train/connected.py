@@ -6,18 +6,20 @@ from pathlib import Path
 
 from thinpipe.links.net.keys import ClientKeys, read_pair, read_public
 from thinpipe.remote.client import Client
+from thinpipe.train.data import Data
 from thinpipe.train.offers import offer_name
 from thinpipe.train.parts import example, optimizer, parts
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
 
 
-def connected(recipe: Recipe, settings: Settings, *, folder: Path, trace: Path | None = None) -> Client:
+def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, trace: Path | None = None) -> Client:
     """Connects to a server that lends the recipe's middle.
 
     Args:
         recipe: what to train.
         settings: where the server is, and how to talk to it.
+        data: its samples, which are asked for again where a step has to be repeated.
         folder: where the client's states are saved; with one that has some, it goes on from the last.
         trace: the file that gets a trace of both sides (default: none).
 
@@ -39,7 +41,7 @@ def connected(recipe: Recipe, settings: Settings, *, folder: Path, trace: Path |
         chunks=recipe.chunks,
         codec=settings.codec,
         grad_codec=settings.grad_codec,
-        schedule=settings.schedule,
+        schedule=settings.order,
         keys=keys,
         folder=folder,
         every=settings.every,
@@ -47,5 +49,6 @@ def connected(recipe: Recipe, settings: Settings, *, folder: Path, trace: Path |
         device=settings.device,
         bandwidth=settings.rate(),
         example=example(recipe),
+        batches=data.batch,
         trace=trace,
     )

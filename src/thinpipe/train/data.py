@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from thinpipe.train.recipe import Recipe
+
+_CPU = torch.device("cpu")
+_MOST = 0.25
+"""The share of a GPU's free memory that samples may have for good."""
 
 
 @dataclass(frozen=True)
@@ -17,21 +23,51 @@ class Samples:
     """Inputs and their targets, row by row.
 
     Args:
-        inputs: floating point; or bytes of 0 to 255, which become -1 to 1 in a batch.
+        inputs: a tensor, or a dictionary of tensors, with a row for each sample.
         targets: one for each row.
     """
 
-    inputs: Tensor
+    inputs: Any
     targets: Tensor
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def rows(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes some rows."""
-        inputs = self.inputs[chosen]
-        # Bytes are a quarter of the memory; a batch of them is a matter of milliseconds to convert.
-        return (inputs.float() / 127.5 - 1 if inputs.dtype == torch.uint8 else inputs), self.targets[chosen]
+    @property
+    def size(self) -> int:
+        """The number of their bytes."""
+        return sum(each.nbytes for each in tree_leaves((self.inputs, self.targets)))
+
+    def first(self, count: int) -> Samples:
+        """Takes the first rows."""
+        return Samples(tree_map(lambda each: each[:count], self.inputs), self.targets[:count])
+
+    def to(self, device: torch.device) -> Samples:
+        """Moves them."""
+        return Samples(tree_map(lambda each: each.to(device), self.inputs), self.targets.to(device))
+
+    def rows(self, chosen: Tensor, device: torch.device) -> tuple[Any, Tensor]:
+        """Takes some rows, to a device."""
+        # Picked where they lie: a few rows are a small thing to move, all of them are not.
+        there = chosen.to(self.targets.device)
+
+        def take(each: Tensor) -> Tensor:
+            return each[there].to(device, non_blocking=True)
+
+        return tree_map(take, self.inputs), take(self.targets)
+
+
+def floats(inputs: Any, _: int | None) -> Any:
+    """Makes bytes of 0 to 255 numbers of -1 to 1, and leaves everything else as it is.
+
+    Bytes are a quarter of the memory; a batch of them is a matter of milliseconds to convert.
+    """
+    return tree_map(lambda each: each.float() / 127.5 - 1 if each.dtype == torch.uint8 else each, inputs)
+
+
+Prepare = Callable[[Any, int | None], Any]
+"""Makes of rows, as they are kept, what a model takes; on the device where they are. In training it gets the step's
+number, which what it draws depends on; in a test it gets None."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +87,36 @@ class Data:
         test: samples to test with, all of them each time.
         batch_size: rows in a batch.
         seed: of the orders.
+        prepare: makes a batch of rows (default: bytes become numbers of -1 to 1).
+        device: where batches are wanted (default: the CPU).
     """
 
     train: Samples
     test: Samples
     batch_size: int
     seed: int
+    prepare: Prepare = floats
+    device: torch.device = _CPU
 
     @classmethod
-    def of(cls, recipe: Recipe, train: Samples, test: Samples) -> Data:
+    def of(cls, recipe: Recipe, train: Samples, test: Samples, prepare: Prepare = floats) -> Data:
         """Deals samples out as the recipe says."""
-        return cls(train, test, recipe.batch, recipe.seed)
+        train, test = (each.first(recipe.limit) if recipe.limit else each for each in (train, test))
+        return cls(train, test, recipe.batch, recipe.seed, prepare)
+
+    def on(self, device: torch.device | str) -> Data:
+        """Returns the same samples with batches made on a device, where augmentation then runs.
+
+        On a GPU that has the room, all samples are moved there once, so that no step waits for the bus.
+        """
+        chosen = torch.device(device)
+        moved = replace(self, device=chosen)
+        if chosen.type != "cuda":
+            return moved
+        free, _ = torch.cuda.mem_get_info(chosen)
+        if self.train.size + self.test.size > _MOST * free:
+            return moved
+        return replace(moved, train=self.train.to(chosen), test=self.test.to(chosen))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -72,19 +127,27 @@ class Data:
         """Tells in which epoch a step is, from 0."""
         return step // self.steps_per_epoch
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int) -> tuple[Any, Tensor]:
         """Returns the inputs and targets of a step, numbered from 0 over all epochs."""
         epoch, place = divmod(step, self.steps_per_epoch)
         order = _order(len(self.train), self.seed, epoch)
-        return self.train.rows(order[place * self.batch_size : (place + 1) * self.batch_size])
+        rows = order[place * self.batch_size : (place + 1) * self.batch_size]
+        inputs, targets = self.train.rows(rows, self.device)
+        return self.prepare(inputs, step), targets
 
-    def evaluation(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def evaluation(self) -> Iterator[tuple[Any, Tensor]]:
         """Returns the whole test set in batches, always in the same order."""
-        return (self.test.rows(rows) for rows in torch.arange(len(self.test)).split(self.batch_size))
+        for rows in torch.arange(len(self.test)).split(self.batch_size):
+            inputs, targets = self.test.rows(rows, self.device)
+            yield self.prepare(inputs, None), targets
+
+
+def mixed(seed: int, number: int) -> int:
+    """Makes one seed of a run's and the number of an epoch or a step."""
+    # Numbers of one seed never meet those of the next: nobody trains for a million epochs.
+    return (seed * 1_000_003 + number) % 2**63
 
 
 @lru_cache(maxsize=2)
 def _order(rows: int, seed: int, epoch: int) -> Tensor:
-    # Epochs of one seed never meet those of the next: nobody trains for a million.
-    mixed = (seed * 1_000_003 + epoch) % 2**63
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(mixed))
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(mixed(seed, epoch)))

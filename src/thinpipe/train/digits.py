@@ -11,6 +11,10 @@ from thinpipe.data.digits import load_digits
 from thinpipe.train.data import Data, Samples
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.subject import Cut, Subject
+from thinpipe.train.weights import built
+
+# The head needs a mean of each map: where the server takes it, a sixteenth of the bytes crosses the second cut.
+_CUTS = {"pooled": Cut("wide", "head"), "documents": Cut("wide", "pool")}
 
 
 def network() -> nn.Sequential:
@@ -52,10 +56,11 @@ DIGITS = Subject(
         chunks=1,
         pixels=8,
     ),
-    # The head needs a mean of each map: where the server takes it, a sixteenth of the bytes crosses the second cut.
-    cuts={"pooled": Cut("wide", "head"), "documents": Cut("wide", "pool")},
-    model=lambda _: network(),
+    cuts=tuple(_CUTS),
+    place=lambda recipe, _: _CUTS[recipe.cut],
+    model=lambda recipe: built(network, recipe.seed),
     example=lambda _: torch.zeros(1, 1, 8, 8),
     data=_data,
+    uses=frozenset({"pixels"}),
     sizes=range(8, 9),
 )

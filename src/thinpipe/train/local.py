@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,11 @@ from torch import Tensor, nn
 
 from thinpipe import checkpoint
 from thinpipe.runtime.pipe import Pipe
-from thinpipe.train.parts import optimizer, parts, whole
+from thinpipe.runtime.rank_step import moved
+from thinpipe.train.dice import dice
+from thinpipe.train.parts import loss, optimizer, stages_of
 from thinpipe.train.recipe import Recipe
+from thinpipe.train.updates import clip_norm, set_lr
 
 
 class Local:
@@ -31,35 +32,41 @@ class Local:
     def __init__(self, recipe: Recipe, *, folder: Path, every: int, device: str) -> None:
         self._recipe, self._folder, self._every = recipe, folder, every
         self._device = torch.device(device)
-        self._loss = parts(recipe).loss_fn
-        model = whole(recipe).to(self._device)
+        stages = stages_of(recipe, 1)
+        model = stages.to_model().to(self._device)
         # In micro-batches BatchNorm sees other batches: to have the same numbers, one device must see them, too.
+        self._run: nn.Module = stages.sequential()
         self._model: nn.Module = model
         if recipe.chunks > 1:
-            self._model = Pipe(model, [len(model)], devices=[self._device], chunks=recipe.chunks, checkpoint="never")
+            self._model = Pipe(stages, devices=[self._device], chunks=recipe.chunks, checkpoint="never")
+            self._run = self._model
         self._optimizer = optimizer(recipe)(self._model.parameters())
         loaded = checkpoint.load(folder, self._model, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
         self._saved = self.committed
 
-    def step(self, inputs: Any, targets: Any) -> Tensor:
+    def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
         """Trains on one batch, and returns its loss."""
         self._model.train()
-        with self._dice():
-            loss = self._loss(self._model(inputs.to(self._device)), targets.to(self._device))
+        self._run.train()
+        set_lr(self._optimizer, lr)
+        with dice(self._recipe.seed, self.committed, [self._device]):
+            found = loss(self._run(moved(inputs, self._device)), moved(targets, self._device))
             self._optimizer.zero_grad()
-            loss.backward()
+            found.backward()
+        clip_norm(self._model.parameters(), clip)
         self._optimizer.step()
         self.committed += 1
         if self.committed % self._every == 0:
             self.save()
-        return loss.detach()
+        return found.detach()
 
     def evaluate(self, inputs: Any) -> Any:
         """Returns the outputs for inputs."""
         self._model.eval()
+        self._run.eval()
         with torch.no_grad():
-            return self._model(inputs.to(self._device)).cpu()
+            return self._run(moved(inputs, self._device))
 
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""
@@ -69,11 +76,3 @@ class Local:
 
     def close(self) -> None:
         """Has nothing to end."""
-
-    @contextmanager
-    def _dice(self) -> Iterator[None]:
-        """Makes what a step draws a function of its number, so that a resumed run draws the same."""
-        gpus = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=gpus):
-            torch.manual_seed((self._recipe.seed * 1_000_003 + self.committed) % 2**63)
-            yield

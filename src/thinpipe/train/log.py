@@ -49,6 +49,7 @@ class StepLine:
         rows: of its batch.
         loss: of its batch, before the step.
         seconds: that it took.
+        lr: the learning rate that it was taken with; None in logs of the first version.
         cost: what it cost in bytes and time, as the client counted it; empty where nothing crossed a network.
     """
 
@@ -57,6 +58,7 @@ class StepLine:
     rows: int
     loss: float
     seconds: float
+    lr: float | None = None
     cost: dict[str, Any] = field(default_factory=dict)
 
 
@@ -71,6 +73,7 @@ class EvaluationLine:
         loss: the mean over all rows.
         accuracy: the share of rows that were told right.
         seconds: that it took.
+        mcc: Matthews' correlation of what was told and what was right, over all rows; None where nobody asks for it.
     """
 
     step: int
@@ -79,6 +82,7 @@ class EvaluationLine:
     loss: float
     accuracy: float
     seconds: float
+    mcc: float | None = None
 
 
 Line = StepLine | EvaluationLine
@@ -278,7 +282,8 @@ class Log:
 
 def _text(line: Line) -> str:
     kind = next(name for name, each in _KINDS.items() if isinstance(line, each))
-    return json.dumps({"kind": kind, **asdict(line)}) + "\n"
+    said = {name: value for name, value in asdict(line).items() if value is not None}
+    return json.dumps({"kind": kind, **said}) + "\n"
 
 
 def _steps(line: Line) -> int:

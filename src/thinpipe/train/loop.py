@@ -7,11 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Log, StepLine
+from thinpipe.train.metrics import accuracy, matthews
+from thinpipe.train.precision import precision_of
+from thinpipe.train.rates import lr_at
 from thinpipe.train.recipe import Recipe
+from thinpipe.train.recipes import subject_of
 from thinpipe.train.trainer import Trainer
 
 
@@ -75,30 +80,44 @@ class Loop:
     def _step(self, trainer: Trainer, step: int) -> None:
         began = time.perf_counter()
         inputs, targets = self.data.batch(step)
-        loss = float(trainer.step(inputs, targets))
-        cost = {} if trainer.cost is None else trainer.cost.to_json()
-        seconds = time.perf_counter() - began
+        lr = lr_at(self.recipe, step, self.total, self.data.steps_per_epoch)
+        # Entered here, so that it is the same however the model is trained; a server does it for its own part.
+        with precision_of(self.recipe):
+            loss = trainer.step(inputs, targets, lr=lr, clip=self.recipe.clip or None)
         line = StepLine(
-            step=step, epoch=self.data.epoch(step), rows=len(targets), loss=loss, seconds=seconds, cost=cost
+            step=step,
+            epoch=self.data.epoch(step),
+            rows=len(targets),
+            loss=float(loss),
+            seconds=time.perf_counter() - began,
+            lr=lr,
+            cost={} if trainer.cost is None else trainer.cost.to_json(),
         )
         self.log.add(line)
         self.watcher.stepped(line)
 
     def _evaluate(self, trainer: Trainer, step: int) -> None:
         began = time.perf_counter()
-        loss = right = rows = 0.0
-        for inputs, targets in self.data.evaluation():
-            outputs = trainer.evaluate(inputs).cpu()
-            loss += float(self.loss_fn(outputs, targets)) * len(targets)
-            right += float((outputs.argmax(1) == targets).sum())
-            rows += len(targets)
+        outputs, targets = self._answers(trainer)
+        answers = outputs.argmax(1)
         line = EvaluationLine(
             step=step,
             epoch=step // self.data.steps_per_epoch,
-            rows=int(rows),
-            loss=loss / rows,
-            accuracy=right / rows,
+            rows=len(targets),
+            loss=float(self.loss_fn(outputs, targets)),
+            accuracy=accuracy(answers, targets),
+            mcc=matthews(answers, targets) if subject_of(self.recipe.name).matthews else None,
             seconds=time.perf_counter() - began,
         )
         self.log.add(line)
         self.watcher.evaluated(line)
+
+    def _answers(self, trainer: Trainer) -> tuple[Tensor, Tensor]:
+        """Collects the outputs for the whole test set: not every metric is a mean over its batches."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for inputs, targets in self.data.evaluation():
+            with precision_of(self.recipe):
+                # Left where it is until all are there: to look at each would have the device wait for the next batch.
+                found.append((trainer.evaluate(inputs), targets))
+        outputs, targets = (torch.cat(list(each)) for each in zip(*found, strict=True))
+        return outputs.float().cpu(), targets.cpu()

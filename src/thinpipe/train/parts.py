@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from thinpipe.cutting import split
+from thinpipe.stages.parts import Split
 from thinpipe.train.data import Data
+from thinpipe.train.precision import precision_of
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.recipes import subject_of
-from thinpipe.train.weights import built
 
 
 @dataclass(frozen=True)
@@ -27,55 +29,83 @@ class Parts:
         loss_fn: of outputs and targets, the mean over rows.
     """
 
-    first: nn.Sequential
-    middle: nn.Sequential
-    last: nn.Sequential
+    first: nn.Module
+    middle: nn.Module
+    last: nn.Module
     loss_fn: Callable[[Tensor, Tensor], Tensor]
 
 
-def whole(recipe: Recipe) -> nn.Sequential:
-    """Builds the whole model; its weights depend on the recipe's name and seed alone."""
-    subject = subject_of(recipe.name)
-    return built(lambda: subject.model(recipe), recipe.seed)
+def whole(recipe: Recipe) -> nn.Module:
+    """Builds the whole model; its first weights depend on nothing but the recipe, and the files that it names.
+
+    A model of transformers takes more than a tensor; ``stages_of`` makes of any model what takes a batch's inputs.
+    """
+    model = subject_of(recipe.name).model(recipe)
+    if recipe.layout == "channels_last":
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def stages_of(recipe: Recipe, stages: int | None = None) -> Split:
+    """Builds the model and cuts it into stages: the first takes the inputs of a batch, the last gives the outputs.
+
+    Args:
+        recipe: what to train.
+        stages: how many of about the same size (default: the three of the recipe's cut).
+    """
+    model = whole(recipe)
+    if stages is not None:
+        return split(model, stages=stages)
+    cut = subject_of(recipe.name).place(recipe, model)
+    return split(model, at=[cut.middle, cut.last], all_tokens=cut.all_tokens)
 
 
 def parts(recipe: Recipe) -> Parts:
     """Builds the model and cuts it; client and server each do, and keep their own."""
-    cut = subject_of(recipe.name).cuts[recipe.cut]
-    model = whole(recipe)
-    layers = list(model.named_children())
-    names = [name for name, _ in layers]
-    middle, last = names.index(cut.middle), names.index(cut.last)
-    first, rest = nn.Sequential(OrderedDict(layers[:middle])), nn.Sequential(OrderedDict(layers[last:]))
-    return Parts(first, nn.Sequential(OrderedDict(layers[middle:last])), rest, functional.cross_entropy)
+    first, middle, last = stages_of(recipe)
+    return Parts(first, middle, last, loss)
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Computes the loss of every recipe, in float32 whatever the outputs are."""
+    return functional.cross_entropy(outputs.float(), targets)
 
 
 def optimizer(recipe: Recipe) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """Returns what makes an optimizer of some parameters."""
+    """Returns what makes an optimizer of some parameters, but for those that are frozen."""
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        if recipe.optimizer == "adamw":
+            return torch.optim.AdamW(
+                trained, lr=recipe.lr, betas=recipe.adam_betas, eps=recipe.adam_eps, weight_decay=recipe.weight_decay
+            )
+        return torch.optim.SGD(trained, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
     return make
 
 
-def data(recipe: Recipe) -> Data:
+def data(recipe: Recipe, device: torch.device | str = "cpu") -> Data:
     """Loads or makes the samples.
 
+    Args:
+        recipe: what to train.
+        device: where batches are made and augmented: that of the first stage (default: the CPU).
+
     Raises:
-        ImportError: they come with a package that is not installed.
+        ThinpipeError: they are not to be found; the message says what to put where.
+        ImportError: they need a package that is not installed.
     """
-    return subject_of(recipe.name).data(recipe)
+    return subject_of(recipe.name).data(recipe).on(device)
 
 
-def example(recipe: Recipe) -> Tensor:
+def example(recipe: Recipe) -> Any:
     """Returns inputs of one row."""
     return subject_of(recipe.name).example(recipe)
 
 
-def middle_example(recipe: Recipe) -> Tensor:
+def middle_example(recipe: Recipe) -> Any:
     """Returns what one row is when it reaches the middle."""
     first = parts(recipe).first.eval()
-    with torch.no_grad():
-        output: Tensor = first(example(recipe))
-    return output
+    with torch.no_grad(), precision_of(recipe):
+        return first(example(recipe))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -10,33 +10,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from thinpipe.train.log import EvaluationLine, StepLine
 from thinpipe.train.loop import Watcher
-
-_SMOOTHING = 0.9
-
-
-class Pace:
-    """Speeds, smoothed over about ten steps."""
-
-    def __init__(self) -> None:
-        self._rows = self._bytes = self._seconds = 0.0
-
-    def count(self, line: StepLine) -> None:
-        """Adds a step."""
-        cost = line.cost
-        sizes = (line.rows, cost.get("sent", 0) + cost.get("received", 0), line.seconds)
-        self._rows, self._bytes, self._seconds = (
-            _SMOOTHING * old + new for old, new in zip((self._rows, self._bytes, self._seconds), sizes, strict=True)
-        )
-
-    def __str__(self) -> str:
-        if not self._seconds:
-            return ""
-        bytes_too = f", {self._bytes / self._seconds / 1e6:,.2f} MB/s" if self._bytes else ""
-        return f"{self._rows / self._seconds:,.0f} samples/s{bytes_too}"
+from thinpipe.train.pace import Pace
 
 
 class Bar:
-    """A progress bar with the last loss, the last accuracy and the speeds.
+    """A progress bar with the last loss, the last metrics and the speeds.
 
     Args:
         progress: where it is shown.
@@ -45,18 +23,18 @@ class Bar:
     """
 
     def __init__(self, progress: Progress, total: int, done: int) -> None:
-        self._progress, self._pace, self._accuracy = progress, Pace(), ""
+        self._progress, self._pace, self._metrics = progress, Pace(), ""
         self._task: TaskID = progress.add_task("", total=total, completed=done)
 
     def stepped(self, line: StepLine) -> None:
         """Moves the bar; it may go back, if the run did."""
         self._pace.count(line)
-        text = f"epoch {line.epoch + 1}  loss {line.loss:.4f}{self._accuracy}  {self._pace}"
+        text = f"epoch {line.epoch + 1}  loss {line.loss:.4f}{self._metrics}  {self._pace}"
         self._progress.update(self._task, completed=line.step + 1, description=text)
 
     def evaluated(self, line: EvaluationLine) -> None:
-        """Shows the accuracy from now on."""
-        self._accuracy = f"  accuracy {line.accuracy:.2%}"
+        """Shows the metrics from now on."""
+        self._metrics = f"  {_metrics(line)}"
 
 
 class Lines:
@@ -81,11 +59,32 @@ class Lines:
         """Prints the epoch."""
         trained = f"loss {self._loss / self._rows:.4f}  " if self._rows else ""
         self._console.print(
-            f"epoch {line.epoch}/{self._epochs}  {trained}test loss {line.loss:.4f}  accuracy {line.accuracy:.2%}  "
+            f"epoch {line.epoch}/{self._epochs}  {trained}test loss {line.loss:.4f}  {_metrics(line)}  "
             f"{self._pace}".rstrip(),
             soft_wrap=True,
         )
         self._loss = self._rows = 0.0
+
+
+class Several:
+    """Somebody who tells others.
+
+    Args:
+        watchers: who is told, in this order.
+    """
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self._watchers = watchers
+
+    def stepped(self, line: StepLine) -> None:
+        """Tells all of a step."""
+        for watcher in self._watchers:
+            watcher.stepped(line)
+
+    def evaluated(self, line: EvaluationLine) -> None:
+        """Tells all of an evaluation."""
+        for watcher in self._watchers:
+            watcher.evaluated(line)
 
 
 @contextmanager
@@ -97,3 +96,8 @@ def watching(console: Console, *, epochs: int, total: int, done: int) -> Iterato
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         yield Bar(progress, total, done)
+
+
+def _metrics(line: EvaluationLine) -> str:
+    mcc = "" if line.mcc is None else f"  MCC {line.mcc:.4f}"
+    return f"accuracy {line.accuracy:.2%}{mcc}"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_type_hints
 
 from thinpipe.errors import ThinpipeError
+from thinpipe.train.suggest import instead_of
 
 
 class RecipeError(ThinpipeError, ValueError):
@@ -18,17 +19,44 @@ class RecipeError(ThinpipeError, ValueError):
 class Recipe:
     """What is trained, and how. Two runs of equal recipes see the same samples in the same order.
 
+    A field that a recipe has no use for is as neutral as its default here, and cannot be changed.
+
     Args:
-        name: of the recipe, which decides about model and data.
+        name: of the recipe, which decides about the kind of model and of data.
         cut: where the model is cut for a client and a server; the recipe lists its cuts.
         batch: samples in a batch; the last one of an epoch has what is left.
         epochs: how often every sample is seen.
-        lr: the learning rate of SGD.
+        lr: the learning rate, the highest that the schedule reaches.
+        lr_schedule: what becomes of it after the warm-up: ``constant``, or down to zero by a ``cosine`` or by a
+            straight line, ``polynomial``.
+        warmup: how long the rate grows before that: from 1 on in epochs, below 1 as a share of all steps; 0 for none.
+        optimizer: ``sgd`` or ``adamw``.
         momentum: of SGD; 0 for none.
-        weight_decay: of SGD; 0 for none.
+        weight_decay: of all parameters; 0 for none.
+        adam_betas: of AdamW, how long it remembers gradients and their squares; as ``0.9,0.98`` on a command line.
+        adam_eps: of AdamW, added to the root of the squares.
+        clip: the largest norm that all gradients together may have; 0 for any.
+        precision: of convolutions and matrix products: ``float32``, or ``bfloat16`` by autocast, the weights being
+            float32 all the same.
+        layout: of images in memory, ``channels_first`` or ``channels_last``; the second is faster on GPUs, above all in
+            bfloat16.
         seed: of the weights, the order of samples and all that is drawn in training.
         chunks: micro-batches in a batch.
+        model: the network's name; of a text recipe the folder of a Hugging Face encoder, or ``tiny``.
+        weights: a safetensors file that an image network begins with, but for its last layer; ``none`` for none.
+        dropout: the share of a network's numbers that it drops in training, wherever it does; 0 for none.
+        lora: the rank of what is trained beside the frozen attention of a text encoder; 0 to train everything.
+        lora_alpha: what LoRA's part is multiplied with, times its rank.
+        dataset: the name under which the samples are found.
+        data_dir: the folder in which they are looked for, before the usual places.
+        classes: how many there are; 0 for as many as the data has.
         pixels: the edge of an image.
+        augment: what happens to images in training: ``none``; ``pad4``, which moves them by up to 4 pixels and flips
+            them; or ``crop``, which takes a part of any size and flips it.
+        max_length: the most tokens of a text; what is longer is cut off.
+        padding: the length of a batch's texts: that of the longest one, ``batch``, or ``full``, the most there may be,
+            as the documents had it. Padding is masked: it costs time and bytes and changes nothing else.
+        limit: the most samples that are trained on, and tested with; 0 for all, which must then be there.
     """
 
     name: str
@@ -36,37 +64,65 @@ class Recipe:
     batch: int
     epochs: int
     lr: float
-    momentum: float
-    weight_decay: float
-    seed: int
-    chunks: int
-    pixels: int
+    lr_schedule: str = "constant"
+    warmup: float = 0.0
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-8
+    clip: float = 0.0
+    precision: str = "float32"
+    layout: str = "channels_first"
+    seed: int = 0
+    chunks: int = 1
+    model: str = ""
+    weights: str = "none"
+    dropout: float = 0.0
+    lora: int = 0
+    lora_alpha: int = 16
+    dataset: str = ""
+    data_dir: str = ""
+    classes: int = 0
+    pixels: int = 0
+    augment: str = "none"
+    max_length: int = 0
+    padding: str = "batch"
+    limit: int = 0
 
     def __post_init__(self) -> None:
-        # A server takes these numbers from strangers: none may make it reserve memory without bound.
+        # A server takes these values from strangers: none may make it reserve memory without bound.
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if not (math.isfinite(value) and low <= value <= high):
-                raise RecipeError(f"{name} is a number from {low} to {high}, got {value}")
+            for number in value if isinstance(value, tuple) else (value,):
+                if not (math.isfinite(number) and low <= number <= high):
+                    raise RecipeError(f"{name} is a number from {low} to {high}, got {number}")
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise RecipeError(f"{name} cannot be {value!r:.40}; {instead_of(value, choices)}")
 
     def to_json(self) -> dict[str, Any]:
         """Says the same in plain values."""
-        return asdict(self)
+        return asdict(self) | {"adam_betas": list(self.adam_betas)}
 
     @classmethod
     def from_json(cls, value: Any) -> Recipe:
-        """Reads what ``to_json`` wrote.
+        """Reads what ``to_json`` wrote; what an older version did not know yet is neutral.
 
         Raises:
             RecipeError: a field is missing, unknown, or of the wrong kind.
         """
         if not isinstance(value, Mapping):
             raise RecipeError(f"a recipe is an object with fields, got {value!r:.100}")
-        known = [each.name for each in fields(cls)]
-        wrong = sorted(set(known) ^ set(value))
-        if wrong:
-            raise RecipeError(f"a recipe has exactly the fields {', '.join(known)}; check {', '.join(wrong)}")
-        return cls(**{name: _converted(name, value[name]) for name in known})
+        known = field_names()
+        for name in value:
+            if name not in known:
+                raise RecipeError(f"a recipe has no field {name!r:.40}; {instead_of(str(name), known)}")
+        lost = [name for name in _NEEDED if name not in value]
+        if lost:
+            raise RecipeError(f"a recipe needs {', '.join(_NEEDED)}; this one lacks {', '.join(lost)}")
+        return cls(**{name: _converted(name, value[name]) for name in value})
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """Returns the recipe with other values; texts are read as the field's type, as they come from a command line.
@@ -74,34 +130,77 @@ class Recipe:
         Raises:
             RecipeError: there is no such field, or the value is none of its.
         """
-        known = [each.name for each in fields(self) if each.name != "name"]
+        known = [name for name in field_names() if name != "name"]
         for name in changes:
             if name not in known:
-                raise RecipeError(f"a recipe has no field {name!r:.40}; it has {', '.join(known)}")
+                raise RecipeError(f"a recipe has no field {name!r:.40}; {instead_of(str(name), known)}")
         return replace(self, **{name: _converted(name, value) for name, value in changes.items()})
 
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    "lr_schedule": ("constant", "cosine", "polynomial"),
+    "optimizer": ("sgd", "adamw"),
+    "precision": ("float32", "bfloat16"),
+    "layout": ("channels_first", "channels_last"),
+    "augment": ("none", "pad4", "crop"),
+    "padding": ("batch", "full"),
+}
+"""The texts that a field can be."""
+
+_NEEDED = ("name", "cut", "batch", "epochs", "lr")
 _RANGES: dict[str, tuple[float, float]] = {
     "batch": (1, 1_000_000),
     "epochs": (0, 1_000_000),
     "lr": (0, 1e6),
+    "warmup": (0, 1_000_000),
     "momentum": (0, 1),
     "weight_decay": (0, 1e6),
+    "adam_betas": (0, 1),
+    "adam_eps": (0, 1),
+    "clip": (0, 1e12),
     "seed": (0, 2**62),
     "chunks": (1, 4096),
-    "pixels": (1, 1024),
+    "dropout": (0, 1),
+    "lora": (0, 1024),
+    "lora_alpha": (0, 1e6),
+    "classes": (0, 100_000),
+    "pixels": (0, 1024),
+    "max_length": (0, 4096),
+    "limit": (0, 2**62),
 }
-_KINDS = {str: "a text", int: "a whole number", float: "a number"}
+_KINDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    tuple[float, float]: "two numbers, as 0.9,0.98",
+}
+
+
+def field_names() -> list[str]:
+    """Lists the fields of a recipe."""
+    return [each.name for each in fields(Recipe)]
 
 
 def _converted(name: str, value: Any) -> Any:
     kind = get_type_hints(Recipe)[name]
     try:
-        # A number is never taken from true or false, nor a whole one from 1.5.
-        fits = isinstance(value, str) or (type(value) in (int, float) and kind is not str)
-        converted = kind(value)
-        if not fits or (kind is int and not isinstance(value, str) and converted != value):
-            raise ValueError
+        return _pair(value) if kind == tuple[float, float] else _plain(kind, value)
     except (TypeError, ValueError, OverflowError) as error:
         raise RecipeError(f"{name} is {_KINDS[kind]}, got {value!r:.100}") from error
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    # A number is never taken from true or false, nor a whole one from 1.5.
+    fits = isinstance(value, str) or (type(value) in (int, float) and kind is not str)
+    converted = kind(value)
+    if not fits or (kind is int and not isinstance(value, str) and converted != value):
+        raise ValueError
     return converted
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise TypeError
+    first, second = (_plain(float, part) for part in parts)
+    return first, second

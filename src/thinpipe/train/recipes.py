@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from thinpipe.train.digits import DIGITS
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.subject import Subject
+from thinpipe.train.suggest import instead_of
+from thinpipe.train.text import TEXT
 from thinpipe.train.two_machines import TWO_MACHINES
+from thinpipe.train.vision import VISION
 
-RECIPES: dict[str, Subject] = {subject.defaults.name: subject for subject in (DIGITS, TWO_MACHINES)}
+RECIPES: dict[str, Subject] = {subject.defaults.name: subject for subject in (DIGITS, TWO_MACHINES, *VISION, *TEXT)}
 
 
 def subject_of(name: str) -> Subject:
@@ -21,9 +23,7 @@ def subject_of(name: str) -> Subject:
         RecipeError: nothing; the nearest name is suggested.
     """
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}"
-        raise RecipeError(f"no recipe is called {name!r:.40}; {hint}")
+        raise RecipeError(f"no recipe is called {name!r:.40}; {instead_of(name, RECIPES)}")
     return RECIPES[name]
 
 

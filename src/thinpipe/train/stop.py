@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -53,3 +54,29 @@ class Stop:
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
+
+
+class SharedStop(Stop):
+    """A wish that all ranks have heard of before any of them stops, so that all stop after the same step.
+
+    Each rank says after every step which signal it had, and all hear what all have said::
+
+        rank 0   step 7 ─┬─ step 8 ─┬─ stops          a signal comes to rank 1 in its step 8:
+        rank 1   step 7 ─┴─ step 8 ─┴─ stops          nobody begins step 9
+
+    A second signal is no command: torchrun repeats to its ranks what it was sent itself, and kills those who are still
+    there half a minute later.
+    """
+
+    def __init__(self, notice: str | None = None) -> None:
+        super().__init__(notice)
+        self.own = 0
+
+    def heard(self, signals: Iterable[int]) -> None:
+        """Is told the signals of all ranks; 0 for none."""
+        self.signal = max(signals) or None
+
+    def _remember(self, number: int, _: FrameType | None) -> None:
+        first, self.own = not self.own, number
+        if first and self._notice is not None:
+            os.write(2, f"{self._notice}\n".encode())

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from thinpipe.train.data import Data
-from thinpipe.train.recipe import Recipe, RecipeError
+from thinpipe.train.recipe import Recipe, RecipeError, field_names
+from thinpipe.train.suggest import instead_of
+
+_ALWAYS = frozenset(
+    (
+        *("name", "cut", "batch", "epochs", "lr", "lr_schedule", "warmup", "optimizer", "momentum", "weight_decay"),
+        *("adam_betas", "adam_eps", "clip", "precision", "seed", "chunks"),
+    )
+)
+"""The fields that every recipe has a use for."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +28,12 @@ class Cut:
     Args:
         middle: the layer that begins the server's part.
         last: the layer that begins the client's last part.
+        all_tokens: whether a text's head gets all tokens, though it reads the first alone (default: that one).
     """
 
     middle: str
     last: str
+    all_tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +43,30 @@ class Subject:
     Args:
         about: a line about it.
         defaults: the recipe, where nobody says otherwise.
-        cuts: by name.
-        model: builds the whole model as a row of named layers; its weights are drawn afterwards.
+        cuts: the names of the places where its model can be cut.
+        place: finds the place of the recipe's cut in its model.
+        model: builds the whole model, with its first weights.
         example: makes inputs of one row.
         data: loads or makes the samples.
-        sizes: the edges that an image may have.
+        uses: the fields that it has a use for, beside those that every recipe has.
+        sizes: the edges that an image may have (default: it has no images).
+        networks: what ``model`` can be (default: anything).
+        datasets: what ``dataset`` can be (default: nothing that has a name).
+        matthews: whether Matthews' correlation is told beside the accuracy (default: it is not).
     """
 
     about: str
     defaults: Recipe
-    cuts: Mapping[str, Cut]
-    model: Callable[[Recipe], nn.Sequential]
-    example: Callable[[Recipe], Tensor]
+    cuts: tuple[str, ...]
+    place: Callable[[Recipe, nn.Module], Cut]
+    model: Callable[[Recipe], nn.Module]
+    example: Callable[[Recipe], Any]
     data: Callable[[Recipe], Data]
-    sizes: range
+    uses: frozenset[str] = frozenset()
+    sizes: range = range(1)
+    networks: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ("",)
+    matthews: bool = False
 
     def verify(self, recipe: Recipe) -> Recipe:
         """Checks that a recipe can be trained, and returns it.
@@ -53,7 +75,14 @@ class Subject:
             RecipeError: it cannot.
         """
         if recipe.cut not in self.cuts:
-            raise RecipeError(f"{recipe.name} has no cut {recipe.cut!r:.40}; it has {', '.join(self.cuts)}")
+            raise RecipeError(f"{recipe.name} has no cut {recipe.cut!r:.40}; {instead_of(recipe.cut, self.cuts)}")
+        for what, names in (("model", self.networks), ("dataset", self.datasets)):
+            if names and getattr(recipe, what) not in names and what in self.uses:
+                said = getattr(recipe, what)
+                raise RecipeError(f"{recipe.name} has no {what} {said!r:.40}; {instead_of(said, names)}")
+        for name in field_names():
+            if name not in _ALWAYS | self.uses and getattr(recipe, name) != getattr(self.defaults, name):
+                raise RecipeError(f"{recipe.name} has no use for {name}; leave it at {getattr(self.defaults, name)!r}")
         if recipe.pixels not in self.sizes:
             allowed = f"{self.sizes[0]}" if len(self.sizes) == 1 else f"{self.sizes[0]} to {self.sizes[-1]}"
             raise RecipeError(f"images of {recipe.name} have {allowed} pixels a side, got {recipe.pixels}")

@@ -25,11 +25,18 @@ class Trainer(Protocol):
 
     @property
     def cost(self) -> Cost | None:
-        """What the last step cost; None where nothing crosses a network."""
+        """What the last step cost; None where nothing is cut."""
         ...
 
-    def step(self, inputs: Any, targets: Any) -> Tensor:
-        """Trains on one batch, and returns its loss."""
+    def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
+        """Trains on one batch, and returns its loss.
+
+        Args:
+            inputs: of the whole batch, whoever computes it.
+            targets: of the whole batch.
+            lr: the learning rate from now on (default: what the optimizer has).
+            clip: the largest norm that all gradients together may have (default: any).
+        """
         ...
 
     def evaluate(self, inputs: Any) -> Any:

@@ -14,8 +14,10 @@ from torch.nn import functional
 
 from thinpipe.models import mobilenet_v2
 from thinpipe.train.data import Data, Samples
+from thinpipe.train.networks import NETWORKS
 from thinpipe.train.recipe import Recipe
-from thinpipe.train.subject import Cut, Subject
+from thinpipe.train.subject import Subject
+from thinpipe.train.weights import built
 
 CLASSES = 10
 _TRAIN, _TEST = 512, 128
@@ -52,9 +54,11 @@ TWO_MACHINES = Subject(
         chunks=1,
         pixels=224,
     ),
-    cuts={"pooled": Cut("features_0_2", "classifier_0"), "documents": Cut("features_0_2", "avgpool")},
-    model=lambda _: mobilenet_v2(CLASSES),
+    cuts=("pooled", "documents"),
+    place=lambda recipe, _: NETWORKS["mobilenet_v2"].cuts[recipe.cut],
+    model=lambda recipe: built(lambda: mobilenet_v2(CLASSES), recipe.seed),
     example=lambda recipe: torch.zeros(1, 3, recipe.pixels, recipe.pixels),
     data=_data,
+    uses=frozenset({"pixels"}),
     sizes=range(32, 513),
 )

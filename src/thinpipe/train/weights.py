@@ -7,19 +7,23 @@ others: their dropout would disturb the weights, and the weights their dropout.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from thinpipe.errors import SplitError
 
+Model = TypeVar("Model", bound=nn.Module)
 
-def built(make: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
+
+def built(make: Callable[[], Model], seed: int, *, spread: float = 0.01) -> Model:
     """Builds a model whose weights depend on the seed alone, whatever other threads draw meanwhile.
 
     Args:
         make: builds it; called where tensors have no memory, and therefore draws nothing.
         seed: of the weights.
+        spread: the standard deviation of the weights of linear layers and embeddings (default: 0.01).
 
     Raises:
         SplitError: it has layers with parameters or buffers that nobody knows how to begin.
@@ -30,19 +34,37 @@ def built(make: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
     for name, layer in model.named_modules():
         if any(True for _ in layer.parameters(recurse=False)) or any(True for _ in layer.buffers(recurse=False)):
-            _begin(name, layer, generator)
+            _begin(name, layer, generator, spread)
     return model
 
 
-def _begin(name: str, layer: nn.Module, generator: torch.Generator) -> None:
-    if isinstance(layer, nn.BatchNorm2d):
+def _begin(name: str, layer: nn.Module, generator: torch.Generator, spread: float) -> None:
+    if isinstance(layer, nn.BatchNorm2d | nn.LayerNorm):
         layer.reset_parameters()  # ones and zeros, statistics included
         return
     if isinstance(layer, nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", generator=generator)
     elif isinstance(layer, nn.Linear):
-        nn.init.normal_(layer.weight, 0, 0.01, generator=generator)
+        nn.init.normal_(layer.weight, 0, spread, generator=generator)
+    elif isinstance(layer, nn.Embedding):
+        nn.init.normal_(layer.weight, 0, spread, generator=generator)
+        if layer.padding_idx is not None:
+            nn.init.zeros_(layer.weight[layer.padding_idx])
+        return
+    elif not layer._parameters and layer._buffers.keys() <= _COUNTED.keys():
+        for each, begin in _COUNTED.items():
+            if each in layer._buffers:
+                begin(layer.get_buffer(each))
+        return
     else:
         raise SplitError(f"{name} is a {type(layer).__name__}, whose first weights a recipe cannot draw")
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
+
+
+def _count(places: Tensor) -> None:
+    places.copy_(torch.arange(places.shape[-1]).expand(places.shape))
+
+
+_COUNTED: dict[str, Callable[[Tensor], object]] = {"position_ids": _count, "token_type_ids": Tensor.zero_}
+"""Buffers of transformers' embeddings, which are no weights."""

@@ -107,8 +107,8 @@ def dry(parts: Parts, example: Tensor) -> Parts:
     for part, training in modes:
         part.train(training)
     return Parts(
-        nn.Sequential(*parts.first, Vanish()),
-        nn.Sequential(Appear(before.shape[1:]), *parts.middle, Vanish()),
-        nn.Sequential(Appear(after.shape[1:]), *parts.last),
+        nn.Sequential(*parts.first.children(), Vanish()),
+        nn.Sequential(Appear(before.shape[1:]), *parts.middle.children(), Vanish()),
+        nn.Sequential(Appear(after.shape[1:]), *parts.last.children()),
         parts.loss_fn,
     )

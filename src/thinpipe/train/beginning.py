@@ -1,0 +1,96 @@
+"""Finds the folder of a run, and what is to be trained in it: anew, or as it was begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from thinpipe.train.log import Origin, RunError, RunFolder
+from thinpipe.train.recipes import resolved
+from thinpipe.train.settings import Settings
+from thinpipe.train.way import Way
+
+_MAY_CHANGE = ("connect", "key", "server", "bandwidth", "every", "device", "devices")
+"""Settings that a resumed run may have others of: they change where and how fast it runs, not what it computes."""
+
+_LONGER = ("epochs",)
+"""Fields of a recipe that a resumed run may have others of."""
+
+
+def begin(
+    name: str, fields: Mapping[str, Any], words: Mapping[str, Any], path: Path | None
+) -> tuple[RunFolder, Origin]:
+    """Finds a folder for a new run.
+
+    Args:
+        name: of the recipe.
+        fields: what is different from its defaults.
+        words: the settings that were given.
+        path: of the folder (default: a new one in ``runs``).
+
+    Raises:
+        ThinpipeError: the folder has a run, or there is no such recipe, value or setting.
+    """
+    recipe, settings = resolved(name, fields), Settings(**words).verify()
+    folder = RunFolder.fresh(name) if path is None else RunFolder(path)
+    if folder.exists:
+        raise RunError(f"{folder.path} has a run already; add --resume to go on with it, or choose another --run")
+    return folder, Origin.now(recipe, settings)
+
+
+def resume(
+    name: str, fields: Mapping[str, Any], words: Mapping[str, Any], path: Path | None
+) -> tuple[RunFolder, Origin]:
+    """Finds a run to go on with, and checks that nothing is said that would make it another.
+
+    Args:
+        name: of the recipe.
+        fields: values that were given again.
+        words: settings that were given again.
+        path: of the folder (default: the run of the recipe that was begun last).
+
+    Raises:
+        ThinpipeError: there is no such run, or it was begun with other values.
+    """
+    asked = resolved(name, fields).to_json()
+    folder = RunFolder.newest(name) if path is None else RunFolder(path)
+    origin = folder.origin()
+    recipe, settings = origin.recipe, origin.settings
+    if recipe.name != name:
+        raise RunError(f"{folder.path} is a run of {recipe.name}, not of {name}")
+    _verify_way(folder, settings, Settings.from_json(settings.to_json() | {"ranks": None} | dict(words)))
+    before = recipe.to_json()
+    _verify_same(before, {field: asked[field] for field in fields}, _LONGER)
+    _verify_same(settings.to_json(), words, _MAY_CHANGE)
+    longer = {field: asked[field] for field in _LONGER if field in fields}
+    return folder, replace(
+        origin,
+        recipe=recipe.changed(longer),
+        settings=Settings.from_json(settings.to_json() | dict(words)).verify(),
+    )
+
+
+def _verify_way(folder: RunFolder, before: Settings, now: Settings) -> None:
+    """Checks that a run is resumed in the way, and by as many processes, as it was begun."""
+    if now.ranks != before.ranks:
+        if before.ranks is None:
+            raise RunError(f"{folder.path} was begun by one process; resume it without torchrun, or begin another run")
+        raise RunError(
+            f"{folder.path} was begun by {before.ranks} processes; resume it with torchrun --nproc-per-node "
+            f"{before.ranks} -m thinpipe train ..."
+        )
+    if now.way is not before.way:
+        how = "without a server" if now.way is Way.CONNECTED else f"as {before.way}"
+        raise RunError(f"{folder.path} was begun {how}; begin another run for {now.way}")
+
+
+def _verify_same(before: Mapping[str, Any], now: Mapping[str, Any], free: tuple[str, ...]) -> None:
+    for option, value in now.items():
+        if option not in free and value != before[option]:
+            was = f"{before[option]}" if before[option] is not None else "not given"
+            raise RunError(
+                f"--{option.replace('_', '-')} was {was} when the run was begun, and is {value} now; leave it out "
+                "to resume, or begin another run"
+            )

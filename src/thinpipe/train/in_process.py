@@ -1,0 +1,100 @@
+"""A recipe trained by one process whose threads have a stage each: the smallest way to see what a cut does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinpipe import checkpoint
+from thinpipe.remote.cost import StepCost
+from thinpipe.runtime.pipe import Pipe
+from thinpipe.runtime.rank_step import moved
+from thinpipe.stages.parts import Split
+from thinpipe.train.dice import dice
+from thinpipe.train.memories import load_memories, save_memories
+from thinpipe.train.parts import loss, optimizer
+from thinpipe.train.recipe import Recipe
+from thinpipe.train.step_costs import Bytes
+from thinpipe.train.updates import clip_norm, set_lr
+
+_KEEP = 2
+
+
+class InProcess:
+    """Trains a model that is cut into stages, in this process.
+
+    Args:
+        recipe: what to train.
+        stages: its model, cut.
+        folder: where states are saved; with one that has some, it goes on from the last.
+        every: steps between two saved states.
+        devices: one for each stage; a device may be listed more than once.
+        codec: packs activations at the cuts (default: nothing does).
+        grad_codec: packs gradients at the cuts (default: nothing does).
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        stages: Split,
+        *,
+        folder: Path,
+        every: int,
+        devices: Sequence[str],
+        codec: str | None = None,
+        grad_codec: str | None = None,
+    ) -> None:
+        self._recipe, self._folder, self._every = recipe, folder, every
+        # Nothing is recomputed: a cut run is compared with one that is not, and it would take a third longer.
+        self._pipe = Pipe(
+            stages, devices=devices, chunks=recipe.chunks, checkpoint="never", codec=codec, grad_codec=grad_codec
+        )
+        self._optimizer = optimizer(recipe)(self._pipe.parameters())
+        loaded = checkpoint.load(folder, self._pipe, self._optimizer)
+        self.committed = 0 if loaded is None else loaded.step
+        if loaded is not None:
+            load_memories(folder, self._pipe, loaded.step)
+        self._saved = self.committed
+        self.cost: StepCost | None = None
+
+    def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
+        """Trains on one batch, and returns its loss."""
+        self._pipe.train()
+        began, before, devices = time.perf_counter(), Bytes.of_flows(self._pipe.traffic()), self._pipe.devices
+        set_lr(self._optimizer, lr)
+        with dice(self._recipe.seed, self.committed, devices):
+            outputs = self._pipe(moved(inputs, devices[0]))
+            found = loss(outputs, targets.to(devices[-1]))
+            self._optimizer.zero_grad()
+            found.backward()
+        clip_norm(self._pipe.parameters(), clip)
+        self._optimizer.step()
+        self.committed += 1
+        seconds = time.perf_counter() - began
+        self.cost = Bytes.of_flows(self._pipe.traffic()).cost(
+            before, step=self.committed, rows=len(targets), seconds=seconds
+        )
+        if self.committed % self._every == 0:
+            self.save()
+        return found.detach()
+
+    def evaluate(self, inputs: Any) -> Any:
+        """Returns the outputs for inputs, which cross the same cuts and codecs."""
+        self._pipe.eval()
+        with torch.no_grad():
+            return self._pipe(moved(inputs, self._pipe.devices[0]))
+
+    def save(self) -> None:
+        """Saves a state, unless the last one is of the same step."""
+        if self._saved != self.committed:
+            save_memories(self._folder, self._pipe, self.committed, keep=_KEEP)
+            checkpoint.save(self._folder, self._pipe, self._optimizer, step=self.committed, keep=_KEEP)
+            self._saved = self.committed
+
+    def close(self) -> None:
+        """Has nothing to end."""

@@ -1,0 +1,133 @@
+"""A recipe trained by several processes that torchrun has started, each with its stages of the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinpipe import checkpoint
+from thinpipe.links import Throttle
+from thinpipe.remote.cost import StepCost
+from thinpipe.runtime.pipeline import Pipeline
+from thinpipe.stages.parts import Split
+from thinpipe.train.dice import dice
+from thinpipe.train.parts import loss, optimizer
+from thinpipe.train.recipe import Recipe
+from thinpipe.train.step_costs import RankCost, ranks_cost
+from thinpipe.train.stop import SharedStop
+from thinpipe.train.updates import set_lr
+
+
+class Ranks:
+    """Trains a model whose stages are spread over ranks; all of them make one and call the same.
+
+    Args:
+        recipe: what to train.
+        stages: its model, cut.
+        folder: where states are saved, on a file system that all ranks share; with one that has some, it goes on from
+            the last.
+        every: steps between two saved states.
+        device: of this rank's stages.
+        stop: told after every step which ranks had a signal.
+        workers: the rank of each stage (default: dealt out in turn).
+        schedule: of the micro-batches (default: ``1f1b``).
+        codec: packs activations at the cuts (default: nothing does).
+        grad_codec: packs gradients at the cuts (default: nothing does).
+        bandwidth: bits a second of an emulated link from each rank to each other (default: as fast as it is).
+        trace: a file for a trace of all ranks (default: none).
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        stages: Split,
+        *,
+        folder: Path,
+        every: int,
+        device: torch.device,
+        stop: SharedStop,
+        workers: Sequence[int] | None = None,
+        schedule: str = "1f1b",
+        codec: str | None = None,
+        grad_codec: str | None = None,
+        bandwidth: float | None = None,
+        trace: Path | None = None,
+    ) -> None:
+        self._recipe, self._folder, self._every, self._stop = recipe, folder, every, stop
+        self._pipeline = Pipeline(
+            stages,
+            chunks=recipe.chunks,
+            loss_fn=loss,
+            schedule=schedule,
+            codec=codec,
+            grad_codec=grad_codec,
+            map=workers,
+            device=device,
+            throttle=None if bandwidth is None else lambda: Throttle(bandwidth),
+            trace=trace,
+        )
+        own = [parameter for parameter in self._pipeline.parameters() if parameter.requires_grad]
+        # A stage of nothing but functions has nothing to optimize, which PyTorch's optimizers refuse to do.
+        self._optimizer = optimizer(recipe)(own) if own else None
+        loaded = checkpoint.load(folder, self._pipeline, self._optimizer)
+        self.committed = 0 if loaded is None else loaded.step
+        self._saved = self.committed
+        self.cost: StepCost | None = None
+
+    def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
+        """Trains on one batch, and returns its loss, on every rank."""
+        self._pipeline.train()
+        began, before = time.perf_counter(), self._counted()
+        set_lr(self._optimizer, lr)
+        # In micro-batches each stage has dice of its own, from the same seed. Without, ranks draw as one device does,
+        # and would all throw the same ones.
+        apart = self._pipeline.rank if self._recipe.chunks == 1 else 0
+        with dice(self._recipe.seed, self.committed, [self._pipeline.device], apart=apart):
+            found = self._pipeline.step(inputs, targets)
+        if clip is not None:
+            self._pipeline.clip_grad_norm_(clip)
+        if self._optimizer is not None:
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        self.committed += 1
+        told = self._confer(before)
+        seconds = time.perf_counter() - began
+        self.cost = ranks_cost(told, step=self.committed, rows=len(targets), seconds=seconds)
+        if self.committed % self._every == 0:
+            self.save()
+        return found.detach()
+
+    def evaluate(self, inputs: Any) -> Any:
+        """Returns the outputs for inputs, on every rank: each computes the same metrics, and one of them logs."""
+        output = self._pipeline.evaluate(inputs)
+        shapes = self._pipeline.gather("the shape of outputs", None if output is None else list(output.shape))
+        source = next(rank for rank, shape in enumerate(shapes) if shape is not None)
+        whole = torch.empty(shapes[source]) if output is None else output.detach().float().cpu().contiguous()
+        dist.broadcast(whole, source)
+        return whole
+
+    def save(self) -> None:
+        """Saves a state with all ranks, unless the last one is of the same step."""
+        if self._saved != self.committed:
+            checkpoint.save(self._folder, self._pipeline, self._optimizer, step=self.committed, keep=2)
+            self._saved = self.committed
+
+    def close(self) -> None:
+        """Ends the pipeline, and writes the trace."""
+        self._pipeline.close()
+
+    def _confer(self, before: RankCost) -> list[RankCost]:
+        """Tells all ranks what this one counted in the step, and which signal it had: one message for both."""
+        own = self._counted().since(before)
+        told = self._pipeline.gather("the cost of a step", [self._stop.own, own.to_json()])
+        self._stop.heard(signal for signal, _ in told)
+        return [RankCost(**cost) for _, cost in told]
+
+    def _counted(self) -> RankCost:
+        return RankCost.so_far(self._pipeline.rank, self._pipeline.statistics)

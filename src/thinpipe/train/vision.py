@@ -1,0 +1,191 @@
+"""The recipes that train networks on images: fine-tuned at 224 pixels, or from scratch at 32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thinpipe.data.augment import CIFAR, IMAGENET, Augment, CentreCrop, Normalise, RandomCrop, RandomResizedCrop
+from thinpipe.data.folders import list_images
+from thinpipe.data.named import load_images
+from thinpipe.train.data import Data, Samples
+from thinpipe.train.files import NONE, weights_file
+from thinpipe.train.networks import CUTS, NETWORKS
+from thinpipe.train.recipe import Recipe, RecipeError
+from thinpipe.train.subject import Subject
+from thinpipe.train.weights import built
+
+_CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101}
+_OWN = "imagefolder"
+_MARGIN = 256 / 224
+"""How much larger than the square that is looked at an image is in a test, as the documents and most others have it."""
+
+
+def _model(recipe: Recipe) -> nn.Sequential:
+    model = built(lambda: NETWORKS[recipe.model].make(_classes(recipe), recipe.dropout), recipe.seed)
+    file = weights_file(recipe)
+    if file is not None:
+        _load(model, file)
+    return model
+
+
+def _classes(recipe: Recipe) -> int:
+    if recipe.classes or recipe.dataset in _CLASSES:
+        return recipe.classes or _CLASSES[recipe.dataset]
+    if not recipe.data_dir:
+        raise RecipeError(f"{recipe.name} trains on your own images: say where they are, --data-dir DIR")
+    return len(list_images(Path(recipe.data_dir)).classes)
+
+
+def _load(model: nn.Sequential, file: Path) -> None:
+    """Gives a network the weights of a file, but for its last layer, whose classes are others."""
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ImportError("weights in files need safetensors; run: pip install 'thinpipe[data]'") from error
+    try:
+        state = load_file(file)
+    except Exception as error:
+        raise RecipeError(f"{file} cannot be read as safetensors: {error}") from error
+    name, head = list(model.named_children())[-1]
+    # Without its head the network tells which tensors of the file would have been the head's.
+    model._modules[name] = nn.Identity()
+    try:
+        found = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise RecipeError(f"the weights of {file} do not fit the network: {error}") from error
+    finally:
+        model._modules[name] = head
+    strange = [key for key in found.unexpected_keys if not key.startswith(f"{name}.")]
+    if found.missing_keys or strange:
+        raise RecipeError(f"{file} has weights of another network; look at {(found.missing_keys + strange)[0]}")
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    """Makes a batch's inputs of bytes, on the device where they are.
+
+    Args:
+        train: for steps; None if they are prepared as in a test.
+        test: for tests.
+        seed: of what is drawn.
+    """
+
+    train: Augment | None
+    test: CentreCrop
+    seed: int
+
+    def __call__(self, images: Tensor, step: int | None) -> Tensor:
+        """Prepares some rows."""
+        if step is None or self.train is None:
+            return self.test(images)
+        return self.train(images, seed=self.seed, step=step)
+
+
+def _prepare(recipe: Recipe, pixels: int) -> _Prepare:
+    known = IMAGENET if recipe.dataset == _OWN else CIFAR  # the documents have CIFAR's for Food-101, too
+    normalise = Normalise(mean=known.mean, std=known.std, channels_last=recipe.layout == "channels_last")
+    wide = recipe.augment == "crop"
+    test = CentreCrop(size=recipe.pixels, resize=round(recipe.pixels * (_MARGIN if wide else 1)), normalise=normalise)
+    if wide:
+        return _Prepare(RandomResizedCrop(size=recipe.pixels, normalise=normalise), test, recipe.seed)
+    if recipe.augment == "none":
+        return _Prepare(None, test, recipe.seed)
+    if pixels != recipe.pixels:
+        raise RecipeError(
+            f"augment pad4 moves images as they are, and these have {pixels} pixels; use pixels={pixels}, or crop"
+        )
+    return _Prepare(RandomCrop(normalise=normalise), test, recipe.seed)
+
+
+def _data(recipe: Recipe) -> Data:
+    found = load_images(
+        recipe.dataset,
+        Path(recipe.data_dir) if recipe.data_dir else None,
+        decode_pixels=round(recipe.pixels * _MARGIN),
+        partial=bool(recipe.limit),
+    )
+    return Data.of(
+        recipe,
+        Samples(found.train_images, found.train_labels),
+        Samples(found.test_images, found.test_labels),
+        _prepare(recipe, found.train_images.shape[-1]),
+    )
+
+
+def _subject(about: str, defaults: Recipe) -> Subject:
+    return Subject(
+        about=about,
+        defaults=defaults,
+        cuts=CUTS,
+        place=lambda recipe, _: NETWORKS[recipe.model].cuts[recipe.cut],
+        model=_model,
+        example=lambda recipe: torch.zeros(1, 3, recipe.pixels, recipe.pixels),
+        data=_data,
+        uses=frozenset(
+            {
+                *("model", "weights", "dropout", "layout"),
+                *("dataset", "data_dir", "classes", "pixels", "augment", "limit"),
+            }
+        ),
+        sizes=range(32, 513),
+        networks=tuple(NETWORKS),
+        datasets=(*_CLASSES, _OWN),
+    )
+
+
+def _finetune(dataset: str, **changes: Any) -> Recipe:
+    """Writes down the documents' way to fine-tune: 40 epochs at 224 pixels, whatever the images have."""
+    said: dict[str, Any] = {
+        "name": f"{dataset}-finetune",
+        "cut": "pooled",
+        "batch": 256,
+        "epochs": 40,
+        "lr": 0.01,
+        "lr_schedule": "cosine",
+        "warmup": 0.1,
+        "momentum": 0.9,
+        "precision": "bfloat16",
+        "layout": "channels_last",
+        "model": "mobilenet_v2",
+        "weights": "mobilenet_v2_imagenet.safetensors",
+        "dropout": 0.2,
+        "dataset": dataset,
+        "pixels": 224,
+        "augment": "crop",
+    }
+    return Recipe(**said | changes)
+
+
+_SCRATCH = Recipe(
+    name="cifar10-scratch",
+    cut="pooled",
+    batch=1024,
+    epochs=200,
+    lr=0.4,
+    lr_schedule="cosine",
+    warmup=20.0,
+    momentum=0.9,
+    weight_decay=1e-4,
+    precision="bfloat16",
+    layout="channels_last",
+    chunks=4,
+    model="mobilenet_v2_32px",
+    weights=NONE,
+    dropout=0.2,
+    dataset="cifar10",
+    pixels=32,
+    augment="pad4",
+)
+
+VISION = (
+    _subject("MobileNetV2, pretrained, on CIFAR-10 at 224 px", _finetune("cifar10")),
+    _subject("MobileNetV2, pretrained, on CIFAR-100 at 224 px", _finetune("cifar100")),
+    _subject("MobileNetV2, pretrained, on Food-101 at 224 px", _finetune("food101")),
+    _subject("MobileNetV2 on CIFAR-10 at 32 px, from scratch", _SCRATCH),
+    _subject("MobileNetV2, pretrained, on a folder of images a class", _finetune(_OWN, name=_OWN, epochs=10)),
+)

@@ -1,0 +1,133 @@
+"""Encoders in folders of Hugging Face's: their weights, their tokenizers, and what is wrong with a folder."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from thinpipe.remote.server import Server
+from thinpipe.train import RecipeError, data, parts
+from thinpipe.train.connected import connected
+from thinpipe.train.offers import Offers, offer_name, read_offer
+from thinpipe.train.parts import whole
+from thinpipe.train.settings import Settings
+from train.small import small
+from train.test_small_data import run
+
+TEXT = "the cat sat on a mat while one dog barked at it"
+WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", '"', *TEXT.split()]
+SIZES = {"vocab_size": 40, "max_position_embeddings": 64, "pad_token_id": 0}
+BERT = {"hidden_size": 16, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 32}
+MAKE = {
+    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, **BERT)),
+    "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SIZES, **BERT)),
+    "bare": lambda: transformers.BertModel(transformers.BertConfig(**SIZES, **BERT), add_pooling_layer=False),
+    "distilbert": lambda: transformers.DistilBertForMaskedLM(
+        transformers.DistilBertConfig(**SIZES, dim=16, n_layers=5, n_heads=2, hidden_dim=32)
+    ),
+}
+
+
+def save(family, folder):
+    """Writes an encoder and its tokenizer, as ``save_pretrained`` does."""
+    torch.manual_seed(11)
+    MAKE[family]().save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    types = ["token_type_ids"] if family in ("bert", "bare") else []
+    names = ["input_ids", *types, "attention_mask"]
+    kind = transformers.PreTrainedTokenizerFast
+    kind(tokenizer_object=words, **named, model_input_names=names).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", MAKE)
+def test_an_encoder_begins_with_the_weights_of_its_folder(family, tmp_path):
+    folder = save(family, tmp_path / family)
+    found = whole(small("cola", model=str(folder), seed=3)).state_dict()
+    given = load_file(folder / "model.safetensors")
+    prefix = "bert." if family == "bare" else ""
+    shared = {f"{prefix}{key}" for key in given} & found.keys()
+    assert len(shared) > 5 * 12
+    for key in shared:
+        assert torch.equal(found[key], given[key.removeprefix(prefix)])
+    other = whole(small("cola", model=str(folder), seed=4)).state_dict()
+    assert {key for key in found if not torch.equal(found[key], other[key])} <= found.keys() - shared
+
+
+@pytest.mark.parametrize("family", MAKE)
+def test_any_encoder_of_a_folder_is_trained_on_pairs_of_texts(family, files, tmp_path):
+    recipe = small("rte", model=str(save(family, tmp_path / family)))
+    inputs, _ = data(recipe).batch(0)
+    assert set(inputs) >= {"input_ids", "attention_mask"} and inputs["input_ids"].max() < 40
+    assert ("token_type_ids" in inputs) == (family in ("bert", "bare"))
+    steps, tests = run(recipe, tmp_path / "run")
+    assert len(steps) == 6 and tests[-1].rows == 10
+
+
+def test_a_server_finds_the_same_encoder_by_what_is_in_its_folder(files, tmp_path):
+    ours, theirs = save("roberta", tmp_path / "ours"), save("roberta", tmp_path / "theirs")
+    recipe = small("cola", model=str(ours), dropout=0, lr=1e-3)
+    assert str(tmp_path) not in offer_name(recipe)
+    assert read_offer(offer_name(recipe), [theirs]).model == str(theirs)
+    alone, _ = run(recipe, tmp_path / "alone")
+    with Server(Offers(files=[theirs]), listen="127.0.0.1:0") as server:
+        client = connected(recipe, Settings(connect=server.address), data=data(recipe), folder=tmp_path / "client")
+        steps, _ = run(recipe, tmp_path / "split", client)
+        client.close()
+    assert [line.loss for line in steps] == pytest.approx([line.loss for line in alone], rel=1e-4)
+
+
+def test_old_names_of_norms_are_understood(tmp_path):
+    folder = save("bert", tmp_path / "old")
+    given = load_file(folder / "model.safetensors")
+    renamed = {
+        key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for key, value in given.items()
+    }
+    expected = whole(small("cola", model=str(folder))).state_dict()
+    save_file(renamed, folder / "model.safetensors")
+    torch.testing.assert_close(whole(small("cola", model=str(folder))).state_dict(), expected, rtol=0, atol=0)
+
+
+def test_a_folder_without_weights_begins_with_random_ones(tmp_path):
+    folder = save("bert", tmp_path / "bare")
+    (folder / "model.safetensors").unlink()
+    assert sum(p.numel() for p in parts(small("cola", model=str(folder))).middle.parameters()) > 0
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(RecipeError, match="is a pickle, which could run anything"):
+        whole(small("cola", model=str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "gpt2"}, "is of a 'gpt2', which is no encoder that is known"),
+        ({"hidden_size": 32}, "do not fit its config.json"),
+        ({"num_hidden_layers": 7}, "has no weights for bert.encoder.layer.5"),
+        ({"vocab_size": 9}, "do not fit its config.json"),
+    ],
+)
+def test_a_folder_that_contradicts_itself_is_explained(change, words, tmp_path):
+    folder = save("bert", tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(RecipeError, match=words):
+        whole(small("cola", model=str(folder)))
+
+
+def test_an_encoder_that_is_too_short_for_a_cut_is_explained(tmp_path):
+    folder = save("distilbert", tmp_path / "short")
+    with pytest.raises(RecipeError, match="use the cut condition-1 or condition-4"):
+        parts(small("cola", model=str(folder), cut="condition-2"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_layers": 2}))
+    with pytest.raises(RecipeError, match="leaves nothing for the server of an encoder of 2 layers"):
+        parts(small("cola", model=str(folder), cut="condition-1"))

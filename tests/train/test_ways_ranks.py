@@ -1,0 +1,130 @@
+"""``thinpipe train`` under torchrun: ranks with stages, ranks with rows, signals, and runs that go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from thinpipe.cli import app
+from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
+
+NEAR = {"rel": 1e-4, "abs": 1e-6}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+STAGES = {"stages": 2}
+PACKED = {"map": "0,1,0", "codec": "ef(topk:0.1)", "grad_codec": "block:4,sr", "schedule": "gpipe"}
+ROWS = {"data_parallel": True}
+FEW = {"epochs": 1, "batch": 240}
+UNEVEN = {"epochs": 1, "batch": 479}  # 1,438 samples: the last batch has one row, and rank 1 none of it
+TEXTS = {"model": "tiny", "max_length": 24, "batch": 4, "limit": 11, "epochs": 1, "lr": 1e-3, "dropout": 0, "clip": 0.5}
+TEXTS |= {"precision": "float32"}
+DROPPING = {**TEXTS, "epochs": 8, "chunks": 2, "dropout": 0.3}
+CASES = [
+    {"run": "stages", "fields": FEW, "settings": STAGES},
+    {"run": "u", "fields": {**FEW, "chunks": 3}, "settings": {"map": "0,1,0"}},
+    {"run": "thin", "fields": {**UNEVEN}, "settings": {**STAGES, "bandwidth": "50mbit", "schedule": "gpipe"}},
+    {"run": "rows", "fields": FEW, "settings": ROWS},
+    {"run": "uneven rows", "fields": UNEVEN, "settings": ROWS},
+    {"run": "rows in micro-batches", "fields": {**FEW, "chunks": 3}, "settings": ROWS},
+    {"run": "texts", "recipe": "cola", "fields": {**TEXTS, "chunks": 2}, "settings": {"map": "0,1,0"}},
+    {"run": "rows of texts", "recipe": "cola", "fields": TEXTS, "settings": ROWS},
+    {"run": "whole", "fields": {**FEW, "epochs": 8, "chunks": 2}, "settings": PACKED},
+    {"run": "broken", "fields": {**FEW, "epochs": 8, "chunks": 2}, "settings": PACKED, "stop_after": 5},
+    {"run": "broken", "fields": {}, "settings": {}, "resume": True},
+    {"run": "whole texts", "recipe": "cola", "fields": DROPPING, "settings": STAGES},
+    {"run": "broken texts", "recipe": "cola", "fields": DROPPING, "settings": STAGES, "stop_after": 5},
+    {"run": "broken texts", "recipe": "cola", "fields": {}, "settings": {}, "resume": True},
+    {"run": "whole rows", "recipe": "cola", "fields": DROPPING, "settings": ROWS},
+    {"run": "broken rows", "recipe": "cola", "fields": DROPPING, "settings": ROWS, "stop_after": 5},
+    {"run": "broken rows", "recipe": "cola", "fields": {}, "settings": {}, "resume": True},
+]
+
+
+def numbers(path):
+    """All losses and accuracies of a run, each step once."""
+    lines = list(RunFolder(path).lines())
+    steps = [line for line in lines if isinstance(line, StepLine)]
+    assert [line.step for line in steps] == list(range(len(steps)))
+    tests = [number for line in lines if isinstance(line, EvaluationLine) for number in (line.loss, line.accuracy)]
+    return [line.loss for line in steps] + tests
+
+
+def costs(path):
+    return [line.cost for line in RunFolder(path).lines() if isinstance(line, StepLine)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, _files):
+    """Trains all cases with two ranks that are started once; gives the folder of their runs, and their statuses."""
+    folder = tmp_path_factory.mktemp("runs")
+    script = Path(__file__).parent / "ways_ranks.py"
+    found = {"THINPIPE_DATA": str(_files), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    command = [*TORCHRUN, script, folder, json.dumps(CASES)]
+    done = subprocess.run(command, env=ENVIRONMENT | found, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder, [json.loads((folder / f"statuses-{rank}.json").read_text()) for rank in range(2)]
+
+
+def one_device(tmp_path, case):
+    words = [word for name, value in case["fields"].items() for word in ("--set", f"{name}={value}")]
+    result = CliRunner().invoke(app, ["train", case.get("recipe", "digits"), *words, "--run", str(tmp_path / "one")])
+    assert result.exit_code == 0, result.output
+    return numbers(tmp_path / "one")
+
+
+@pytest.mark.parametrize("case", CASES[:8], ids=lambda case: case["run"])
+def test_ranks_have_the_losses_of_one_device(case, runs, tmp_path, files):
+    assert numbers(runs[0] / case["run"]) == pytest.approx(one_device(tmp_path, case), **NEAR)
+
+
+@pytest.mark.parametrize("name", ["", " texts", " rows"])
+def test_a_signal_to_one_rank_stops_all_after_the_same_step_and_nothing_is_lost(name, runs):
+    folder, statuses = runs
+    assert numbers(folder / f"broken{name}") == numbers(folder / f"whole{name}")
+    places = [k for k, case in enumerate(CASES) if case["run"] == f"broken{name}"]
+    for of_rank in statuses:
+        assert [of_rank[k] for k in places] == [128 + signal.SIGTERM, 0]
+
+
+def test_the_log_has_the_bytes_of_all_ranks(runs):
+    folder, _ = runs
+    # The first messages are padded, until lanes have learnt how long they usually are.
+    third, summed = costs(folder / "u")[2], costs(folder / "rows")[0]
+    raw = 240 * (16 * 64 + 64) * 4
+    # In a U rank 0 sends what enters the middle, and the gradient of what leaves it.
+    assert third["raw_sent"] == third["raw_received"] == raw < third["sent"] < 1.01 * raw
+    assert third["computed"] > 0 and third["server_computed"] > 0
+    parameters = 160 + 23232 + 650
+    assert summed["sent"] == summed["received"] == 4 * parameters
+
+
+def test_torchruns_own_signal_saves_everything_and_the_command_that_is_told_goes_on(tmp_path):
+    # torchrun sends its ranks what it was sent; a second Ctrl-C, which it may be, is no command to give up.
+    words = [*TORCHRUN, "-m", "thinpipe", "train", "digits", "--run-dir", str(tmp_path / "run")]
+    with subprocess.Popen(
+        [*words, "--stages", "2", "--epochs", "2000"], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        log, until = tmp_path / "run" / "log.jsonl", time.monotonic() + 60
+        while not (log.exists() and log.read_text().count("\n") > 5) and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert "saved after step" in said and f"train digits --run-dir {tmp_path / 'run'} --resume" in said
+    taken = len(numbers(tmp_path / "run"))
+    epochs = str(taken // 23 + 1)
+    done = subprocess.run([*words, "--resume", "--epochs", epochs], env=ENVIRONMENT, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "begun by 2 processes" in alone("digits", "--run", tmp_path / "run", "--resume")
+
+
+def alone(*words):
+    result = CliRunner().invoke(app, ["train", *map(str, words)])
+    assert result.exit_code == 2, result.output
+    return " ".join(result.output.replace("│", " ").split())

@@ -12,6 +12,9 @@ from thinpipe.errors import PacketError
 
 T = TypeVar("T")
 
+_SHORTEST = 1e-12
+"""Seconds that no clock can tell from none."""
+
 _MOST = 2**63
 """No number reaches it; sums and quotients of what comes off a wire stay finite."""
 
@@ -232,7 +235,7 @@ def as_table(costs: Sequence[StepCost], *, title: str = "what a batch cost") -> 
 
 
 def _over(amount: float, by: float, *, otherwise: float = 0.0) -> float:
-    return amount / by if by > 0 else otherwise
+    return amount / by if by > _SHORTEST else otherwise
 
 
 def _read(kind: type[T], value: Any) -> T:

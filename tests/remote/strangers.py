@@ -90,9 +90,11 @@ def nothing_left_behind(*, megabytes=60):
     before, began = threads(), memory()
     yield
     # A thread of a lane that is being made or ended beside us may come and go; none stays.
-    until(lambda: len(threads()) <= len(before), 15.0)
-    gc.collect()
-    until(lambda: memory() - began < megabytes * 1e6)
+    end, grown = time.monotonic() + 15, 0.0
+    while (left := len(threads()) - len(before)) > 0 or (grown := (memory() - began) / 1e6) > megabytes:
+        assert time.monotonic() < end, f"{left} more threads: {threads()}; {grown:.0f} MB more"
+        gc.collect()
+        time.sleep(0.05)
 
 
 # -- who knows the protocol --------------------------------------------------------------------------------------------

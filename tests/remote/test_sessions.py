@@ -19,6 +19,7 @@ from remote.strangers import UP, Insider, activation, client_of, states, verify_
 from thinpipe.errors import BusyError, DisagreementError, PeerError, PeerLost, RefusedError
 from thinpipe.remote.saved import Store
 from thinpipe.remote.server import Server
+from thinpipe.trace import read_chrome
 
 OPTIONS = {"chunks": 2, "every": 5, "codec": "ef(block:4)", "offer": "dropping"}
 
@@ -320,6 +321,17 @@ def test_statuses_and_metrics_show_the_sessions(tmp_path):
     with serve(tmp_path, metrics=0) as server:
         assert server.statuses() == []
         assert "thinpipe_session_step{" not in metrics_of(server)
+
+
+def test_a_trace_of_many_megabytes_arrives(tmp_path):
+    # It was told all at once, in more words than a channel holds, and lost with the connection.
+    with serve() as server:
+        with client_of(server, trace=tmp_path / "trace.json") as client:
+            steps_of(client, 1)
+            for k in range(60_000):
+                server._sessions[client.session].half.tracer.add("compute", "F1.0", k, k + 0.5, step=1)
+        assert server.counters.broken == 0
+    assert len(read_chrome(tmp_path / "trace.json").spans) > 60_000
 
 
 # -- disagreements -----------------------------------------------------------------------------------------------------

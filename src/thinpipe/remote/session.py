@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -41,11 +42,13 @@ from thinpipe.remote.spans import pieces
 from thinpipe.remote.terms import Terms, shapes_of
 from thinpipe.remote.turns import Turns
 from thinpipe.runtime.randomness import _default_generators
-from thinpipe.trace import NO_TRACE, Tracer
+from thinpipe.trace import NO_TRACE, AnyTracer, Tracer
 
 _log = logging.getLogger("thinpipe")
 _LOOK = 0.5
 """Seconds between two looks at whether the server is being closed."""
+_MOST_TOLD = 1 << 18
+"""Bytes of words that wait to leave."""
 
 
 class Session:
@@ -327,8 +330,8 @@ class Session:
         self.half.take_back()  # of a step that the client did not keep
         if step == self.half.committed:
             self._save(channel)
-        for piece in () if self.half.tracer is NO_TRACE else pieces(self.half.tracer):
-            channel.tell(SPANS, piece)
+        if self.half.tracer is not NO_TRACE:
+            _tell_spans(channel, self.half.tracer)
         # Before the client knows: whoever comes when it has left finds its place free.
         self.has_left = True
         channel.tell(LEFT)
@@ -355,6 +358,16 @@ def _shapes(middle: nn.Module, example: Any) -> tuple[list[Any], list[Any]]:
         found = shapes_of(example), shapes_of(middle(example))
     middle.train(was)
     return found
+
+
+def _tell_spans(channel: Channel, tracer: AnyTracer) -> None:
+    """Tells what was recorded, no faster than it leaves: more words than a channel holds would break it."""
+    before, told = channel.sent.snapshot().sent, 0
+    for piece in pieces(tracer):
+        while told > channel.sent.snapshot().sent - before + _MOST_TOLD and channel.failure is None:
+            time.sleep(0.001)
+        channel.tell(SPANS, piece)
+        told += len(json.dumps(piece))
 
 
 def _tell_failure(channel: Channel, error: Exception) -> None:

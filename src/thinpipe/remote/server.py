@@ -29,7 +29,7 @@ from thinpipe.remote.half import MOST
 from thinpipe.remote.metrics import Counters, MetricsServer, SessionStatus, serve_metrics
 from thinpipe.remote.offer import Offer
 from thinpipe.remote.past import Memory, Shelf
-from thinpipe.remote.protocol import HELLO, REFUSED, Hello
+from thinpipe.remote.protocol import HELLO, REFUSED, SESSION, Hello
 from thinpipe.remote.saved import Store
 from thinpipe.remote.session import Session
 from thinpipe.remote.terms import verify_same
@@ -45,6 +45,8 @@ _STOP = 5.0
 _SWEEP = 1.0
 _MOST_CHUNKS = 256
 """Micro-batches of a step: the time to plan one grows with the square of them, and all clients wait for it."""
+_MOST_SAVED = 256
+"""Sessions of one client in the folder."""
 _KEPT = 4
 """Times ``max_clients``: sessions put away that a server without a folder keeps in memory."""
 
@@ -271,6 +273,8 @@ class Server:
                 "the session is not known here; the server was started anew without its folder, or with another. Begin "
                 "anew, with another folder"
             )
+        else:
+            self._verify_saved(channel)
         if session is not None and not session.has_left:
             return session
         self._make_room()
@@ -351,6 +355,23 @@ class Server:
         if name in self._shelves:
             return self._shelves[name]
         return Memory(), None
+
+    def _verify_saved(self, channel: Channel) -> None:
+        """Keeps one client from filling the disk with sessions that it begins and leaves.
+
+        Raises:
+            RefusedError: it has too many.
+        """
+        if self._folder is None or not self._folder.is_dir():
+            return
+        names = [path.name for path in self._folder.iterdir() if SESSION.fullmatch(path.name)]
+        notes = (Store(self._folder / name).read_note() for name in names)
+        own = sum(note is not None and note.get("owner's key") == channel.key for note in notes)
+        if own >= _MOST_SAVED:
+            raise RefusedError(
+                f"{own} sessions of this client are saved at the server, and no more are taken; its owner may remove "
+                "folders that nobody needs"
+            )
 
     def _write_note(self, name: str, shelf: Shelf, note: dict[str, Any]) -> None:
         if isinstance(shelf, Store):

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from thinpipe import __version__
 from thinpipe.errors import AuthError, BusyError, PacketError, PeerLost, RefusedError, StallError, ThinpipeError
@@ -350,14 +350,14 @@ class Session:
         self._received += rest[1].received
 
 
-def _shapes(middle: nn.Module, example: Any) -> tuple[list[Any], list[Any]]:
-    """Finds out what one row is before and after the middle."""
+def _shapes(middle: nn.Module, example: Any) -> tuple[list[Any], list[Any] | None]:
+    """Finds out what one row is before and after the middle; None where that is more than a tensor."""
     was = middle.training
     middle.eval()
     with torch.no_grad():
-        found = shapes_of(example), shapes_of(middle(example))
+        output = middle(example)
     middle.train(was)
-    return found
+    return shapes_of(example), shapes_of(output) if isinstance(output, Tensor) else None
 
 
 def _tell_spans(channel: Channel, tracer: AnyTracer) -> None:

@@ -419,6 +419,6 @@ def test_one_client_cannot_fill_the_disk_with_sessions(tmp_path):
     for number in range(256):
         Store(tmp_path / f"{number:032x}").write_note({"owner's key": None})
     Store(tmp_path / f"{256:032x}").write_note({"owner's key": "somebody else"})
-    with Server({"middle": offer()}, listen="127.0.0.1:0", folder=tmp_path) as server:
-        with pytest.raises(RefusedError, match="256 sessions of this client are saved"):
-            client_of(server.address)
+    full = pytest.raises(RefusedError, match="256 sessions of this client are saved")
+    with Server({"middle": offer()}, listen="127.0.0.1:0", folder=tmp_path) as server, full:
+        client_of(server)

@@ -33,7 +33,7 @@ def memory():
 
 
 def threads():
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("thinpipe"))
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("thinpipe "))
 
 
 def client_of(server, *, parts=None, offer="middle", **options):

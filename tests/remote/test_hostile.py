@@ -133,7 +133,7 @@ def beside(open_siege):
 def test_a_hundred_thousand_hostile_frames_change_no_bit_of_a_training(tmp_path, caplog):
     siege = Siege(tmp_path)
     context = multiprocessing.get_context("forkserver")
-    with nothing_left_behind(megabytes=100):
+    with nothing_left_behind(megabytes=150):
         attacks = [
             context.Process(target=send_hostile, args=(siege.address, 25_000, seed), kwargs={"a_batch": 100})
             for seed in range(4)

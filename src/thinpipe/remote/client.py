@@ -440,13 +440,20 @@ class Client(nn.Module):
         if not isinstance(self._shelf, Store):
             return
         note = self._shelf.read_note()
-        steps = self._shelf.steps()
-        if note is None or not steps:
+        if note is None:
+            # Before anything is saved: what lies beside a note is that session's.
+            self._write_note(known=False)
             return
         verify_same({"offer": self.offer, "seed": self.terms.seed}, note, us="here", them="in the folder")
         self.session = str(note["session"])
         self._welcomed = bool(note["known"])
-        self._half.go_back(self._shelf.load(steps[-1]))
+        if steps := self._shelf.steps():
+            self._half.go_back(self._shelf.load(steps[-1]))
+
+    def _write_note(self, *, known: bool) -> None:
+        if isinstance(self._shelf, Store):
+            note = {"session": self.session, "offer": self.offer, "seed": self.terms.seed, "known": known}
+            self._shelf.write_note(note)
 
     def _connect(self) -> None:
         throttle = None if self._bandwidth is None else Throttle(self._bandwidth)
@@ -501,10 +508,7 @@ class Client(nn.Module):
         self._half.attach(channel)
         if not self._welcomed:
             self._welcomed = True
-            if isinstance(self._shelf, Store):
-                self._shelf.write_note(
-                    {"session": self.session, "offer": self.offer, "seed": self.terms.seed, "known": True}
-                )
+            self._write_note(known=True)
 
     def _shapes(self, example: Any) -> list[Any]:
         """Finds out what the first part makes of one row."""

@@ -365,8 +365,7 @@ class Server:
         if self._folder is None or not self._folder.is_dir():
             return
         names = [path.name for path in self._folder.iterdir() if SESSION.fullmatch(path.name)]
-        notes = (Store(self._folder / name).read_note() for name in names)
-        own = sum(note is not None and note.get("owner's key") == channel.key for note in notes)
+        own = sum(_is_of(channel, Store(self._folder / name)) for name in names)
         if own >= _MOST_SAVED:
             raise RefusedError(
                 f"{own} sessions of this client are saved at the server, and no more are taken; its owner may remove "
@@ -394,6 +393,15 @@ def _agreed(channel: Channel, hello: Hello) -> dict[str, Any]:
         "codecs": [list(pair) for pair in hello.terms.codecs],
         "deferred batch norm": hello.terms.deferred_batch_norm,
     }
+
+
+def _is_of(channel: Channel, store: Store) -> bool:
+    """Tells whether a saved session belongs to a client."""
+    try:
+        note = store.read_note()
+    except CheckpointError:
+        return False  # damaged: whoever asks for it hears of that, and nobody else
+    return note is not None and note.get("owner's key") == channel.key
 
 
 def _named_in_full(codecs: Iterable[str]) -> frozenset[str]:

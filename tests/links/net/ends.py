@@ -71,7 +71,8 @@ def all_keys(folder, *names):
 
 
 def threads():
-    return [x.name for x in threading.enumerate() if x.name.startswith("thinpipe") and "throttle" not in x.name]
+    # Those with a hyphen are pools of kernels and stages, which stay.
+    return [x.name for x in threading.enumerate() if x.name.startswith("thinpipe ") and "throttle" not in x.name]
 
 
 def until(true, seconds=WAIT):

@@ -200,10 +200,12 @@ class Half:
                 if task.train:
                     step.leave_gradients()
         except Closed:
+            wires.close()  # nothing is packed any more, or codecs would remember what is taken back
             self.take_back()
             failure = wires.failure or PeerLost(f"the connection to {wires.channel.peer} was closed")
             raise failure.with_traceback(None) from None
         except BaseException:
+            wires.close()
             self.take_back()
             raise
         spent = step.computed if post.times is None else post.times.take()

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -31,6 +32,7 @@ U = (0, 1, 0)
 """Which half has each stage: 0 is the client, 1 the server."""
 
 CLIENT, SERVER = 0, 1
+_JOIN = 5.0
 
 
 class Wires:
@@ -127,5 +129,9 @@ class Wires:
         )
 
     def close(self) -> None:
-        """Ends the post; the channel is its owner's."""
+        """Ends the post, and waits until nothing is packed any more: codecs remember what they pack.
+
+        The channel is its owner's.
+        """
         self.post.close()
+        self.post.join(time.monotonic() + _JOIN)

@@ -544,5 +544,7 @@ class Client(nn.Module):
             word, value = channel.hear(_GOODBYE)
             if word == SPANS and isinstance(value, str):
                 pieces.append(value)
+            elif word == FAILED:
+                raise PeerError(f"{channel.peer} could not save: {value!s:.2000}")
             elif word == LEFT:
                 return pieces

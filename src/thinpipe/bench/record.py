@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -54,7 +55,8 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        # It may run from a folder that somebody copied, which nobody has to take for its absence.
+        return "not installed" if importlib.util.find_spec(package) is None else "of unknown version"
 
 
 def _commit() -> str | None:

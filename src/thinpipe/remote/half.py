@@ -119,7 +119,7 @@ class Half:
         self._turns = turns
         self._crossings = self._fresh_crossings()
         self._undo: tuple[list[Tensor], dict[str, Any]] | None = None
-        self._plans: dict[int, ActionList] = {}
+        self._plans: dict[tuple[str, int, int], ActionList] = {}
         self._draws = Draws(terms.seed, dict.fromkeys(parts, device))
         self._moving = 0.0
         self.wires: Wires | None = None
@@ -287,11 +287,13 @@ class Half:
         return own if task.train else [action for action in own if action.kind is Kind.FORWARD]
 
     def _plan(self, m: int) -> ActionList:
-        if m not in self._plans:
+        # Another connection may have brought other terms: two halves with different plans would wait for each other.
+        key = (self.terms.schedule, self.terms.ahead, m)
+        if key not in self._plans:
             job, lists = plan(self.terms.schedule, len(U), m, U, ahead=self.terms.ahead)
             validate(job, lists)
-            self._plans[m] = lists[self.half]
-        return self._plans[m]
+            self._plans[key] = lists[self.half]
+        return self._plans[key]
 
     # -- the past ------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from thinpipe.remote.protocol import (
 from thinpipe.remote.spans import pieces
 from thinpipe.remote.terms import Terms, shapes_of
 from thinpipe.remote.turns import Turns
-from thinpipe.runtime.randomness import _default_generators
+from thinpipe.runtime.randomness import default_generators
 from thinpipe.trace import NO_TRACE, AnyTracer, Tracer
 
 _log = logging.getLogger("thinpipe")
@@ -91,7 +91,7 @@ class Session:
     ) -> None:
         self.name, self.client, self.offer = name, client, offer_name
         # Nobody else draws meanwhile: a session in the middle of a step may have been lent the default generators.
-        with _default_generators, torch.random.fork_rng(devices=[]):
+        with default_generators, torch.random.fork_rng(devices=[]):
             torch.manual_seed(terms.seed)
             middle = offer.make()
         self.inputs: list[Any] | None = None
@@ -235,8 +235,6 @@ class Session:
             half.tracer = NO_TRACE
         elif half.tracer is NO_TRACE:
             half.tracer = Tracer(1)
-        if (hello.terms.schedule, hello.terms.ahead) != (half.terms.schedule, half.terms.ahead):
-            half._plans.clear()  # two halves with different plans would wait for each other for ever
         half.terms = hello.terms
         # Decided by the client, and not heard of here: the connection broke in between.
         if half.prepared and hello.commit is not None and hello.commit.step == half.committed + 1:

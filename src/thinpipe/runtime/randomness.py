@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_default_generators = threading.RLock()
+default_generators = threading.RLock()
 """The default generators belong to the whole process, and so does the lock of those who set them."""
 
 
@@ -69,7 +69,7 @@ class Rewound:
             yield
             return
         # Stages may recompute at the same time, each setting the generator: only those that draw wait for each other.
-        with _default_generators:
+        with default_generators:
             now = self._generator.get_state()
             self._generator.set_state(self._states[i])
             try:
@@ -137,7 +137,7 @@ class _Led(TorchDispatchMode):
         if any(argument.name == "generator" for argument in func._schema.arguments):
             return func(*args, **kwargs, generator=self._generator)
         # No way to name a generator: lend the operator the default one in our state.
-        with _default_generators:
+        with default_generators:
             default = torch.default_generator
             theirs = default.get_state()
             default.set_state(self._generator.get_state())
@@ -186,7 +186,7 @@ class LentCuda:
 
     @contextmanager
     def first(self, i: int, *, repeated: bool = True) -> Iterator[None]:
-        with _default_generators:
+        with default_generators:
             theirs = self._generator.get_state()
             self._generator.manual_seed(self._entropy.seed(self._j, i))
             seeded = self._generator.get_state()

@@ -20,6 +20,9 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+# What fixtures of modules compute, before the first test, is compared with what tests compute, bit for bit.
+torch.set_num_threads(1)
+
 # The same examples in every run, so that a change is judged by what it changed. New ones are looked for with
 # HYPOTHESIS_PROFILE=explore, as often as one likes. No example has a deadline of its own: the first one of a process
 # pays for what torch and numba load, and every test has pytest's.

@@ -441,8 +441,6 @@ class Client(nn.Module):
             return
         note = self._shelf.read_note()
         if note is None:
-            # Before anything is saved: what lies beside a note is that session's.
-            self._write_note(known=False)
             return
         verify_same({"offer": self.offer, "seed": self.terms.seed}, note, us="here", them="in the folder")
         self.session = str(note["session"])
@@ -465,8 +463,6 @@ class Client(nn.Module):
             raise
 
     def _greet(self, channel: Channel) -> None:
-        if not self._past.steps():
-            self._past.save(self._half)
         steps = sorted({*self._past.steps(), self.committed})
         hello = Hello(
             protocol=PROTOCOL,
@@ -496,6 +492,10 @@ class Client(nn.Module):
             them="at the server",
         )
         self._verify_outputs(welcome)
+        if not self._past.steps():
+            # Not before the welcome: a refusal leaves nothing behind. The note first: what lies beside it is its own.
+            self._write_note(known=False)
+            self._past.save(self._half)
         if welcome.step != self.committed:
             if welcome.step not in self._past.steps():
                 raise RefusedError(f"{channel.peer} wants to go on from step {welcome.step}; this side has {steps}")

@@ -6,10 +6,9 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from thinpipe.errors import PacketError
-from thinpipe.remote.cost import StepCost, summary
+from thinpipe.remote.cost import summary
 from thinpipe.report.run import Run
-from thinpipe.train.log import RunError, StepLine
+from thinpipe.train.log import StepLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +52,9 @@ class Figures:
             RunError: a step's cost makes no sense.
         """
         steps, tests = run.steps, run.evaluations
-        usual = _usual(steps, run.origin.recipe.batch)
+        usual = usual_steps(run)
         last = [line for line in steps if line.epoch == steps[-1].epoch]
-        try:
-            costs = [StepCost.from_json(line.cost) for line in usual if line.cost]
-        except PacketError as error:
-            raise RunError(f"the log of {run.path} is damaged: {error}") from error
+        costs = run.costs(usual)
         return cls(
             finished=run.finished,
             steps=len(steps),
@@ -79,9 +75,12 @@ class Figures:
         return asdict(self)
 
 
-def _usual(steps: list[StepLine], batch: int) -> list[StepLine]:
-    # A batch that is not full is an odd one among the others, and the first one pays for everything's start.
-    full = [line for line in steps if line.rows == batch] or steps
+def usual_steps(run: Run) -> list[StepLine]:
+    """Lists the steps that count where time and bytes are measured.
+
+    A batch that is not full is an odd one among the others, and the first one pays for everything's start.
+    """
+    full = [line for line in run.steps if line.rows == run.origin.recipe.batch] or run.steps
     return full[1:] or full
 
 

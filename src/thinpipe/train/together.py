@@ -42,6 +42,7 @@ def share(found: tuple[RunFolder, Origin] | None) -> tuple[RunFolder, Origin]:
         command=value["command"],
         started=value["started"],
         versions=value["versions"],
+        machine=value["machine"],
     )
     return RunFolder(Path(value["path"])), origin
 
@@ -78,6 +79,9 @@ class SilentLog(Log):
 
 class Nobody:
     """Looks on, and says nothing."""
+
+    def evaluating(self, epoch: int) -> None:
+        """Says nothing."""
 
     def stepped(self, line: StepLine) -> None:
         """Says nothing."""

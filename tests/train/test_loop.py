@@ -48,13 +48,17 @@ class Seen:
     """Keeps what it is told."""
 
     def __init__(self):
-        self.steps, self.tests = [], []
+        self.steps, self.began, self.tests = [], [], []
 
     def stepped(self, line):
         self.steps.append(line.step)
 
+    def evaluating(self, epoch):
+        self.began.append(epoch)
+
     def evaluated(self, line):
         self.tests.append(line.step)
+        assert self.began[-1] == line.epoch
 
 
 def trained(path, trainer, *, stop_after=None):

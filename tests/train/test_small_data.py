@@ -21,6 +21,9 @@ class Nobody:
     def stepped(self, line):
         pass
 
+    def evaluating(self, epoch):
+        pass
+
     def evaluated(self, line):
         pass
 

@@ -147,3 +147,13 @@ def test_a_server_that_is_not_there_is_told_and_leaves_no_run_behind(tmp_path):
     result = run("digits", "--connect", address, "--run", tmp_path / "run")
     assert result.exit_code == 1 and address in result.output and "Traceback" not in result.output
     assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    assert run("digits", "--epochs", 1, "--run", tmp_path / "run").exit_code == 0
+    before = (tmp_path / "run/log.jsonl").read_bytes()
+    with RunFolder(tmp_path / "run").owned():
+        result = run("digits", "--run", tmp_path / "run", "--resume", "--epochs", 2)
+    assert result.exit_code == 1 and "another process trains in" in result.output
+    assert (tmp_path / "run/log.jsonl").read_bytes() == before
+    assert run("digits", "--run", tmp_path / "run", "--resume", "--epochs", 2).exit_code == 0

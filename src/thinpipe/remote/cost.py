@@ -166,11 +166,13 @@ class StepCost:
 
     @classmethod
     def from_json(cls, value: Any) -> StepCost:
-        """Reads what ``to_json`` said.
+        """Reads what ``to_json`` said; what a log says of each stage or rank beside it, ``sides``, is left out.
 
         Raises:
             PacketError: it has other fields, or something that is no finite number from 0 on.
         """
+        if isinstance(value, dict):
+            value = {name: number for name, number in value.items() if name != "sides"}
         return _read(cls, value)
 
 
@@ -257,7 +259,7 @@ def _time(seconds: float) -> str:
 def size_text(size: float) -> str:
     """Says a number of bytes, for people."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= unit:
+        if size >= 0.99995 * unit:  # else it would be rounded to 1,000.0 of the next smaller one
             return f"{size / unit:,.1f} {name}"
     return f"{size:.0f} B"
 

@@ -36,10 +36,12 @@ class Flow:
     Args:
         packed: bytes of packets, headers included.
         raw: bytes of the tensors in them.
+        elements: of those tensors.
     """
 
     packed: int = 0
     raw: int = 0
+    elements: int = 0
 
     @property
     def ratio(self) -> float:
@@ -69,6 +71,7 @@ class _Lane:
         raw = tensor.numel() * tensor.element_size()
         self.flow.raw += raw
         self.flow.packed += raw if packed is None else packed
+        self.flow.elements += tensor.numel()
 
     def state_dict(self) -> dict[str, Any]:
         states = {leaf: codec.state_dict() for leaf, codec in self._codecs.items()}

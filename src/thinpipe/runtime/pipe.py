@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self, overload
 
 import torch
@@ -24,6 +25,7 @@ from thinpipe.runtime.crew import Crew
 from thinpipe.runtime.crossing import CodecChoice, Crossing, Flow, crossings, load_state, state_of, verify_choice
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.randomness import DrawingHabits
+from thinpipe.runtime.spent import Spent
 from thinpipe.runtime.step import Step, Team
 from thinpipe.runtime.worker import Station
 from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
@@ -250,7 +252,17 @@ class Pipe(nn.Module):
             for total, lane in zip(flows[edge.source], (crossing.there, crossing.back), strict=True):
                 total.packed += lane.flow.packed
                 total.raw += lane.flow.raw
+                total.elements += lane.flow.elements
         return flows
+
+    def spent(self) -> list[Spent | None]:
+        """Tells for each stage how its thread has spent its time so far; a backward counts, too.
+
+        None for a stage on a GPU, which computes long after its thread has told it to, and for all where the model is
+        run as it is: as one stage, in one micro-batch.
+        """
+        stations = [] if self._team is None else self._team.stations
+        return [replace(station.spent) if _tells_time(station) else None for station in stations]
 
     def codec_state_dict(self) -> dict[str, Any]:
         """Returns what the codecs remember from one batch to the next, to be saved beside ``state_dict``."""
@@ -313,6 +325,10 @@ def _watch(shared: list[nn.Parameter]) -> None:
     for parameter in shared:
         if parameter.requires_grad and _as_it_is not in (parameter._backward_hooks or {}).values():
             parameter.register_hook(_as_it_is)
+
+
+def _tells_time(station: Station) -> bool:
+    return station.stage.device.type == "cpu" and station.spent.computed > 0
 
 
 def _as_it_is(grad: Tensor) -> Tensor:

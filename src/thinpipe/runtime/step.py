@@ -18,6 +18,7 @@ from thinpipe.runtime.crew import Crew
 from thinpipe.runtime.parameters import Aliases
 from thinpipe.runtime.parcel import Edge, Grads, Parcel, back, there
 from thinpipe.runtime.randomness import DrawingHabits, StepRandomness
+from thinpipe.runtime.timed import run_timed, until_all_are_through
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.runtime.worker import Link, Station, Worker
 from thinpipe.schedule import ActionList, gpipe_backward, gpipe_forward, one_line
@@ -181,11 +182,12 @@ class Step:
     def _run(self, lists: list[ActionList], link: LocalLink[Any], *, keep_graph: bool = False) -> None:
         """Has every worker execute its list, each in its thread."""
         jobs = [
-            partial(worker.run, actions, link, keep_graph=keep_graph)
+            partial(run_timed, worker, actions, link, keep_graph=keep_graph)
             for worker, actions in zip(self._workers, lists, strict=True)
         ]
         try:
-            self._team.crew.run(jobs, link.close, self._doing)
+            with until_all_are_through(self._workers):
+                self._team.crew.run(jobs, link.close, self._doing)
         finally:
             self._restore_threads()
 
@@ -197,7 +199,7 @@ class Step:
         """Executes all lists in the calling thread, one action after the other."""
         try:
             for action in one_line(lists):
-                self._workers[action.stage].run([action], link, keep_graph=keep_graph)
+                run_timed(self._workers[action.stage], [action], link, keep_graph=keep_graph)
         finally:
             self._restore_threads()
 

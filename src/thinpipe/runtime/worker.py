@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ from thinpipe.runtime.parcel import (
     there,
 )
 from thinpipe.runtime.randomness import Randomness
+from thinpipe.runtime.spent import Spent
 from thinpipe.runtime.split_backward import WeightWork, input_backward
 from thinpipe.runtime.thrift import Results
 from thinpipe.runtime.transfer import Mover, mark_ready
@@ -115,6 +117,14 @@ class Station:
         self.mover = Mover(stage.device)
         self.buffers = BufferGuard(stage.module)
         self.changes_inputs: bool | None = None
+        self.spent = Spent()
+
+    def unpacked(self, parcel: Parcel | Grads) -> list[Any]:
+        """Brings what has come to the stage's device, as tensors."""
+        began = time.perf_counter()
+        leaves = parcel.fetched(self.mover)
+        self.spent.decode += time.perf_counter() - began
+        return leaves
 
 
 class Worker:
@@ -144,6 +154,7 @@ class Worker:
         self.stage = station.stage
         self.doing: Action | None = None
         self.aliases = Aliases(self.stage.module) if wants_graph else None
+        self.spent = station.spent
         self._station = station
         station.buffers.begin_step()
         self._ambient = ambient
@@ -240,7 +251,7 @@ class Worker:
         pairs = zip(self._ins, parcels, strict=True)
         self._grad_codecs[i] = [self._grad_codecs_of(edge, parcel) for edge, parcel in pairs]
         return Inputs(
-            leaves=[parcel.fetched(self._station.mover) for parcel in parcels],
+            leaves=[self._station.unpacked(parcel) for parcel in parcels],
             came_as=[[x if isinstance(x, Coded) else AS_IT_IS for x in parcel.leaves] for parcel in parcels],
             specs=[parcel.spec for parcel in parcels],
             wants_grad=[parcel.wants_grad for parcel in parcels],
@@ -370,7 +381,7 @@ class Worker:
         if i in self._ends:
             return [[self._ends[i]]]
         return [
-            link.receive(back(edge, i)).fetched(self._station.mover) if any(asked) else [None] * len(asked)
+            self._station.unpacked(link.receive(back(edge, i))) if any(asked) else [None] * len(asked)
             for edge, asked in zip(self._outs, self._asked[i], strict=True)
         ]
 

@@ -47,6 +47,9 @@ class Board:
             scalars["speed/bytes_per_second"] = bytes_of(line.cost) / line.seconds if line.cost else None
         self._write(scalars, line.step + 1)
 
+    def evaluating(self, epoch: int) -> None:
+        """Has nothing to write yet."""
+
     def evaluated(self, line: EvaluationLine) -> None:
         """Writes an evaluation, and everything to the disk."""
         self._write({"test/loss": line.loss, "test/accuracy": line.accuracy, "test/mcc": line.mcc}, line.step)

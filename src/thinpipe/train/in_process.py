@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinpipe import checkpoint
-from thinpipe.remote.cost import StepCost
+from thinpipe.runtime.crossing import CodecChoice, Flow
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.parts import Split
@@ -19,6 +19,7 @@ from thinpipe.train.dice import dice
 from thinpipe.train.memories import load_memories, save_memories
 from thinpipe.train.parts import loss, optimizer
 from thinpipe.train.recipe import Recipe
+from thinpipe.train.side_costs import SidedCost, stage_sides
 from thinpipe.train.step_costs import Bytes
 from thinpipe.train.updates import clip_norm, set_lr
 
@@ -46,8 +47,8 @@ class InProcess:
         folder: Path,
         every: int,
         devices: Sequence[str],
-        codec: str | None = None,
-        grad_codec: str | None = None,
+        codec: CodecChoice = None,
+        grad_codec: CodecChoice = None,
     ) -> None:
         self._recipe, self._folder, self._every = recipe, folder, every
         # Nothing is recomputed: a cut run is compared with one that is not, and it would take a third longer.
@@ -60,12 +61,13 @@ class InProcess:
         if loaded is not None:
             load_memories(folder, self._pipe, loaded.step)
         self._saved = self.committed
-        self.cost: StepCost | None = None
+        self.cost: SidedCost | None = None
 
     def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
         """Trains on one batch, and returns its loss."""
         self._pipe.train()
         began, before, devices = time.perf_counter(), Bytes.of_flows(self._pipe.traffic()), self._pipe.devices
+        spent = self._pipe.spent()
         set_lr(self._optimizer, lr)
         with dice(self._recipe.seed, self.committed, devices):
             outputs = self._pipe(moved(inputs, devices[0]))
@@ -76,9 +78,10 @@ class InProcess:
         self._optimizer.step()
         self.committed += 1
         seconds = time.perf_counter() - began
-        self.cost = Bytes.of_flows(self._pipe.traffic()).cost(
+        whole = Bytes.of_flows(self._pipe.traffic()).cost(
             before, step=self.committed, rows=len(targets), seconds=seconds
         )
+        self.cost = SidedCost(whole, stage_sides(self._pipe.spent(), spent))
         if self.committed % self._every == 0:
             self.save()
         return found.detach()
@@ -88,6 +91,10 @@ class InProcess:
         self._pipe.eval()
         with torch.no_grad():
             return self._pipe(moved(inputs, self._pipe.devices[0]))
+
+    def traffic(self) -> list[tuple[Flow, Flow]]:
+        """Tells for each cut what crossed it since this was made, forward and backward; tests included."""
+        return self._pipe.traffic()
 
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import sys
 from collections.abc import Iterator
@@ -99,6 +100,7 @@ class Origin:
         command: the line that began it.
         started: when, in UTC.
         versions: of the libraries.
+        machine: that it was begun on; empty in runs of the first version.
     """
 
     recipe: Recipe
@@ -106,6 +108,7 @@ class Origin:
     command: str
     started: str
     versions: dict[str, str]
+    machine: str = ""
 
     @classmethod
     def now(cls, recipe: Recipe, settings: Settings) -> Origin:
@@ -116,6 +119,7 @@ class Origin:
             command=shlex.join(["thinpipe", *sys.argv[1:]]),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             versions={"thinpipe": thinpipe.__version__, "torch": torch.__version__},
+            machine=_machine(settings.device),
         )
 
 
@@ -159,20 +163,38 @@ class RunFolder:
         return max(found, key=lambda each: each.origin().started)
 
     @contextmanager
-    def made(self) -> Iterator[None]:
-        """Makes the folder; if nothing is in it when an error comes, it is taken away again.
+    def owned(self) -> Iterator[None]:
+        """Makes the folder, and keeps others from training in it; one that is empty after an error is taken away again.
 
         Raises:
-            RunError: it cannot be made.
+            RunError: it cannot be made, or another process trains in it.
         """
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
+            place = os.open(self.path, os.O_RDONLY)
         try:
+            self._lock(place)
             yield
         except BaseException:
             with suppress(OSError):
                 self.path.rmdir()
             raise
+        finally:
+            os.close(place)  # and with it the lock, as when the process is killed
+
+    def _lock(self, place: int) -> None:
+        try:
+            import fcntl
+        except ImportError:  # not everywhere; there nobody is kept out
+            return
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(
+                f"another process trains in {self.path} right now; wait for it, or choose another folder: --run DIR"
+            ) from error
+        except OSError:  # a file system without locks
+            return
 
     def begin(self, origin: Origin) -> None:
         """Writes what the run is made from.
@@ -206,6 +228,7 @@ class RunFolder:
                 command=str(value["command"]),
                 started=str(value["started"]),
                 versions=dict(value["versions"]),
+                machine=str(value.get("machine", "")),
             )
         except FileNotFoundError as error:
             raise RunError(f"{self.path} has no run; it would have a {_RECIPE}") from error
@@ -278,6 +301,12 @@ class Log:
             os.fsync(file.fileno())
         part.replace(self._path)
         self._last = lines[-1] if lines else None
+
+
+def _machine(device: str) -> str:
+    system = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    gpu = device.startswith("cuda") and torch.cuda.is_available()
+    return f"{system}, {torch.cuda.get_device_name(device)}" if gpu else system
 
 
 def _text(line: Line) -> str:

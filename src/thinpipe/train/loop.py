@@ -27,6 +27,10 @@ class Watcher(Protocol):
         """Is told of a step."""
         ...
 
+    def evaluating(self, epoch: int) -> None:
+        """Is told that an evaluation begins, after so many epochs."""
+        ...
+
     def evaluated(self, line: EvaluationLine) -> None:
         """Is told of an evaluation."""
         ...
@@ -97,12 +101,13 @@ class Loop:
         self.watcher.stepped(line)
 
     def _evaluate(self, trainer: Trainer, step: int) -> None:
-        began = time.perf_counter()
+        began, epoch = time.perf_counter(), step // self.data.steps_per_epoch
+        self.watcher.evaluating(epoch)
         outputs, targets = self._answers(trainer)
         answers = outputs.argmax(1)
         line = EvaluationLine(
             step=step,
-            epoch=step // self.data.steps_per_epoch,
+            epoch=epoch,
             rows=len(targets),
             loss=float(self.loss_fn(outputs, targets)),
             accuracy=accuracy(answers, targets),

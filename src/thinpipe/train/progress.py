@@ -1,40 +1,17 @@
-"""How a run is watched: by a bar in a terminal, or by a line for each epoch anywhere else."""
+"""How a run is watched: live in a terminal, or by a line for each epoch anywhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from thinpipe.train.log import EvaluationLine, StepLine
 from thinpipe.train.loop import Watcher
 from thinpipe.train.pace import Pace
-
-
-class Bar:
-    """A progress bar with the last loss, the last metrics and the speeds.
-
-    Args:
-        progress: where it is shown.
-        total: the number of steps.
-        done: how many of them were taken before.
-    """
-
-    def __init__(self, progress: Progress, total: int, done: int) -> None:
-        self._progress, self._pace, self._metrics = progress, Pace(), ""
-        self._task: TaskID = progress.add_task("", total=total, completed=done)
-
-    def stepped(self, line: StepLine) -> None:
-        """Moves the bar; it may go back, if the run did."""
-        self._pace.count(line)
-        text = f"epoch {line.epoch + 1}  loss {line.loss:.4f}{self._metrics}  {self._pace}"
-        self._progress.update(self._task, completed=line.step + 1, description=text)
-
-    def evaluated(self, line: EvaluationLine) -> None:
-        """Shows the metrics from now on."""
-        self._metrics = f"  {_metrics(line)}"
+from thinpipe.train.panel_live import Display
+from thinpipe.train.panel_status import metrics_text
 
 
 class Lines:
@@ -55,11 +32,14 @@ class Lines:
         self._loss += line.loss * line.rows
         self._rows += line.rows
 
+    def evaluating(self, epoch: int) -> None:
+        """Waits for what comes out of it."""
+
     def evaluated(self, line: EvaluationLine) -> None:
         """Prints the epoch."""
         trained = f"loss {self._loss / self._rows:.4f}  " if self._rows else ""
         self._console.print(
-            f"epoch {line.epoch}/{self._epochs}  {trained}test loss {line.loss:.4f}  {_metrics(line)}  "
+            f"epoch {line.epoch}/{self._epochs}  {trained}test loss {line.loss:.4f}  {metrics_text(line)}  "
             f"{self._pace}".rstrip(),
             soft_wrap=True,
         )
@@ -81,23 +61,37 @@ class Several:
         for watcher in self._watchers:
             watcher.stepped(line)
 
+    def evaluating(self, epoch: int) -> None:
+        """Tells all that an evaluation begins."""
+        for watcher in self._watchers:
+            watcher.evaluating(epoch)
+
     def evaluated(self, line: EvaluationLine) -> None:
         """Tells all of an evaluation."""
         for watcher in self._watchers:
             watcher.evaluated(line)
 
 
+def is_live(console: Console) -> bool:
+    """Tells whether a picture can be drawn again in the same place."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 @contextmanager
-def watching(console: Console, *, epochs: int, total: int, done: int) -> Iterator[Watcher]:
-    """Gives whoever shows a run on this console."""
-    if not console.is_terminal:
+def watching(
+    console: Console, *, epochs: int, total: int, done: int, notice: Callable[[], str] = str
+) -> Iterator[Watcher]:
+    """Gives whoever shows a run on this console.
+
+    Args:
+        console: where.
+        epochs: the number of epochs.
+        total: the number of steps.
+        done: how many of them were taken before.
+        notice: asked by a live display for something to be said now (default: there is never anything).
+    """
+    if not is_live(console):
         yield Lines(console, epochs)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        yield Bar(progress, total, done)
-
-
-def _metrics(line: EvaluationLine) -> str:
-    mcc = "" if line.mcc is None else f"  MCC {line.mcc:.4f}"
-    return f"accuracy {line.accuracy:.2%}{mcc}"
+    with Display(console, epochs=epochs, total=total, done=done, notice=notice) as display:
+        yield display

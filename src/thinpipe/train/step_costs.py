@@ -8,12 +8,14 @@
 
     sent            from a stage to the next one, or from a rank to one with a higher number
     received        the other way
+
+What each stage or rank did with its time is told beside it; see ``side_costs``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from thinpipe.remote.cost import HalfCost, StepCost
@@ -50,7 +52,7 @@ class Bytes:
         )
 
     def cost(self, before: Bytes, *, step: int, rows: int, seconds: float) -> StepCost:
-        """Makes the cost of a step of one process; nobody there knows how its seconds are made up."""
+        """Makes the cost of a step of one process, as a whole: how its seconds are made up is not told here."""
         own = HalfCost(
             computed=seconds,
             stalled=0.0,
@@ -81,6 +83,9 @@ class RankCost:
         raw_down: those bytes before they were packed.
         peak_sent: bytes a second in the busiest tenth of a second so far.
         peak_received: likewise.
+        peak_up: of ``peak_sent``, to ranks with higher numbers.
+        peak_down: of ``peak_sent``, to ranks with lower numbers.
+        timed: whether ``computed`` is that: a GPU computes long after its rank has told it to.
     """
 
     computed: float = 0.0
@@ -93,9 +98,12 @@ class RankCost:
     raw_down: int = 0
     peak_sent: float = 0.0
     peak_received: float = 0.0
+    peak_up: float = 0.0
+    peak_down: float = 0.0
+    timed: bool = True
 
     @classmethod
-    def so_far(cls, rank: int, statistics: Statistics | None) -> RankCost:
+    def so_far(cls, rank: int, statistics: Statistics | None, *, timed: bool = True) -> RankCost:
         """Reads what a rank has counted until now; times of computing and waiting are those of the last step."""
         if statistics is None:
             return cls()
@@ -113,12 +121,20 @@ class RankCost:
             raw_down=sum(lane.reading.raw for lane in down),
             peak_sent=_peak(sent),
             peak_received=_peak(came),
+            peak_up=_peak(up),
+            peak_down=_peak(down),
+            timed=timed,
         )
 
     def since(self, before: RankCost) -> RankCost:
         """Tells what one step added to an earlier count."""
         summed = {name: getattr(self, name) - getattr(before, name) for name in _SUMMED}
         return RankCost(**{**asdict(self), **summed})
+
+    def with_sums(self, size: int, *, higher: bool) -> RankCost:
+        """Adds the bytes that a rank of a replica sent to the next replica when gradients were added up."""
+        way = "up" if higher else "down"
+        return replace(self, **{name: getattr(self, name) + size for name in (way, f"raw_{way}")})
 
     def to_json(self) -> dict[str, Any]:
         """Says the same in plain values."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from thinpipe.train.log import Log, Origin, RunFolder
 from thinpipe.train.loop import Loop, Watcher
 from thinpipe.train.parts import data as data_of
 from thinpipe.train.parts import loss
-from thinpipe.train.progress import Several, watching
+from thinpipe.train.progress import Several, is_live, watching
 from thinpipe.train.stop import SharedStop, Stop
 from thinpipe.train.together import Nobody, SilentLog, share_evaluated
 from thinpipe.train.torchrun import Torchrun
@@ -24,11 +25,11 @@ from thinpipe.train.trainer import Trainer
 from thinpipe.train.way import Way
 from thinpipe.train.ways import input_device, trainer_of
 
-_PATIENCE = "finishing the step; again to stop at once"
+_PATIENCE, _SHARED_PATIENCE = "finishing the step; again to stop at once", "finishing the step"
 _EVENTS = "events"
 
 
-def train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: Path | None) -> int:
+def train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: Path | None, plain: bool = False) -> int:
     """Trains to the end of the recipe's epochs, or until a signal comes.
 
     Args:
@@ -36,23 +37,41 @@ def train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: Pa
         origin: what to train, and how.
         here: this process among those of torchrun; None if it is the only one. Rank 0 alone writes and shows.
         trace: a file that gets a trace of all sides (default: none).
+        plain: whether to print nothing but lines, for a log, even to a terminal (default: no).
 
     Returns:
         The exit status.
     """
+    # Rank 0 trains as long as the others do.
+    with folder.owned() if here is None or here.rank == 0 else nullcontext():
+        return _train(folder, origin, here=here, trace=trace, plain=plain)
+
+
+def _train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: Path | None, plain: bool) -> int:
     recipe, settings, first = origin.recipe, origin.settings, here is None or here.rank == 0
-    console = Console(stderr=True, highlight=False, quiet=not first)
+    # Asked of the stream itself: the environment may have made a terminal of a file, for its colours.
+    terminal = None if sys.stderr.isatty() and not plain else False
+    console = Console(stderr=True, highlight=False, quiet=not first, force_terminal=terminal)
     data = data_of(recipe, input_device(settings, here))
-    stop = Stop(_PATIENCE) if here is None else SharedStop("finishing the step" if first else None)
+    patience = _PATIENCE if here is None else _SHARED_PATIENCE
+    # A live display says it in its own place: what is written into its midst would stay there.
+    said = patience if first and not is_live(console) else None
+    stop = Stop(said) if here is None else SharedStop(said)
     # Whoever waits for a server that is not there may leave at once; from the first step on a signal is a wish.
-    with folder.made() if first else nullcontext():
-        trainer = trainer_of(recipe, settings, data=data, folder=folder.states, stop=stop, here=here, trace=trace)
+    trainer = trainer_of(recipe, settings, data=data, folder=folder.states, stop=stop, here=here, trace=trace)
     try:
         # Not before there is somebody to train with: a server that refuses leaves no run behind.
         if first:
             folder.begin(origin)
         log, total = _log(folder, trainer, here), recipe.epochs * data.steps_per_epoch
-        watched = _watched(folder, console, epochs=recipe.epochs, total=total, done=trainer.committed)
+        watched = _watched(
+            folder,
+            console,
+            notice=lambda: patience if _is_asked(stop) else "",
+            epochs=recipe.epochs,
+            total=total,
+            done=trainer.committed,
+        )
         with stop, watched if first else nullcontext(Nobody()) as watcher:
             loop = Loop(recipe=recipe, data=data, loss_fn=loss, log=log, watcher=watcher, stopped=lambda: stop.wanted)
             done = loop.run(trainer)
@@ -81,6 +100,11 @@ def is_traced(way: Way) -> bool:
     return way in (Way.CONNECTED, Way.RANKS)
 
 
+def _is_asked(stop: Stop) -> bool:
+    """Tells whether somebody wants the run to end, even if not all ranks have heard of it."""
+    return stop.wanted or (isinstance(stop, SharedStop) and bool(stop.own))
+
+
 def _log(folder: RunFolder, trainer: Trainer, here: Torchrun | None) -> Log:
     log = folder.log(trainer.committed) if here is None or here.rank == 0 else None
     if here is None:
@@ -91,11 +115,13 @@ def _log(folder: RunFolder, trainer: Trainer, here: Torchrun | None) -> Log:
 
 
 @contextmanager
-def _watched(folder: RunFolder, console: Console, *, epochs: int, total: int, done: int) -> Iterator[Watcher]:
+def _watched(
+    folder: RunFolder, console: Console, *, notice: Callable[[], str], epochs: int, total: int, done: int
+) -> Iterator[Watcher]:
     """Gives whoever shows and records a run."""
     board = Board.opened(folder.path / _EVENTS, committed=done, console=console) if done < total else None
     try:
-        with watching(console, epochs=epochs, total=total, done=done) as watcher:
+        with watching(console, epochs=epochs, total=total, done=done, notice=notice) as watcher:
             yield watcher if board is None else Several([watcher, board])
     finally:
         if board is not None:

@@ -345,7 +345,6 @@ def test_clocks_are_compared():
 
 
 def test_no_thread_is_left_when_both_ends_are_closed():
-    before = threads()
     for _ in range(5):
         with server() as hub:
             pairs = [hub.meet() for _ in range(3)]
@@ -354,7 +353,7 @@ def test_no_thread_is_left_when_both_ends_are_closed():
                 Taken(client, 1)
             for client, _ in pairs[:2]:
                 client.close()
-    until(lambda: threads() == before)
+    until(lambda: threads() == [])
 
 
 def test_nobody_listening_is_told_at_once():

@@ -1,32 +1,105 @@
 """The command line: help that teaches, a demo that compares, a bench whose last line is JSON."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import thinpipe
 from thinpipe.bench.measure import in_turns
 from thinpipe.cli import app
 
+COLUMNS, LINES = 100, 45
+"""A screen."""
+
+ROOT = get_command(app)
+EXAMPLE = re.compile(r"\[bold\]((?:thinpipe|torchrun) .+?)\[/")
+
 
 def run(*words):
-    return CliRunner().invoke(app, list(words))
+    return CliRunner(env={"COLUMNS": str(COLUMNS)}).invoke(app, list(words))
 
 
-def test_help_lists_every_command():
-    result = run("--help")
-    assert result.exit_code == 0
-    assert all(word in result.output for word in ("demo", "check", "bench"))
+def said(result):
+    """What was printed, as if there were neither boxes nor ends of lines."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
 
 
-@pytest.mark.parametrize("words", [("demo",), ("check",), ("bench",), ("bench", "pipe")], ids=" ".join)
-def test_every_command_explains_itself(words):
+def tree(command, words=()):
+    yield pytest.param(words, command, id=" ".join(("thinpipe", *words)))
+    for name, each in getattr(command, "commands", {}).items():
+        yield from tree(each, (*words, name))
+
+
+def parse(words):
+    """Reads the words of a command line as their command would before it does anything; gives the command."""
+    command = ROOT
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    assert not hasattr(command, "commands") or words[0].startswith("--"), f"{words} is no command"
+    command.make_context("thinpipe", words)
+    return command
+
+
+@pytest.mark.parametrize(("words", "command"), list(tree(ROOT)))
+def test_help_fits_a_screen_and_has_an_example_that_parses(words, command, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent.parent)
     result = run(*words, "--help")
-    assert result.exit_code == 0 and len(result.output) > 200
+    lines = result.output.rstrip("\n").splitlines()
+    assert result.exit_code == 0 and max(map(len, lines)) <= COLUMNS
+    assert len(lines) <= LINES, f"give options that are seldom used the panel MORE of thinpipe.help:\n{result.output}"
+    examples = EXAMPLE.findall(command.help)
+    assert examples and all(" ".join(example.split()) in said(result) for example in examples)
+    spoken = [shlex.split(example) for example in examples]
+    found = [parse(each[each.index("thinpipe") + 1 :]) for each in spoken]
+    assert hasattr(command, "commands") or any(
+        one.callback.__wrapped__ is command.callback.__wrapped__ for one in found
+    )
+
+
+@pytest.mark.parametrize("words", [("train",), ("check",)], ids=" ".join)
+def test_what_help_leaves_out_help_all_and_the_page_of_commands_have(words):
+    brief, full = run(*words, "--help").output, run(*words, "--help-all").output
+    page = (Path(__file__).parent.parent / "docs/cli.md").read_text()
+    options = [option.opts[-1] for option in ROOT.commands[words[0]].params if option.opts[-1].startswith("--")]
+    left_out = [option for option in options if not re.search(rf"{option}\b(?!-)", brief)]
+    assert left_out and "--help-all" in brief
+    assert all(re.search(rf"{option}\b", full) and f"`{option}" in page.replace(", ", "`") for option in left_out)
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("trian digits", "'train'"),
+        ("bench unet-sped", "'unet-speed'"),
+        ("bench unet-speed --rows basline", "did you mean baseline?"),
+        ("bench link --variants codd", "did you mean coded?"),
+        ("bench pipeline-vs-dp --models mobilenet", "did you mean mobilenetv2?"),
+        ("reproduce two-machine", "'two-machines'"),
+        ("schedule show gpip", "did you mean gpipe?"),
+        ("codecs blok:4", "did you mean block:B/G?"),
+        ("train digit", "did you mean digits?"),
+        ("train digits --epoch 3", "--epochs"),
+        ("train digits --set momentm=0.8", "did you mean momentum?"),
+        ("train digits --stages 2 --codec hda:4", "did you mean had:B/G?"),
+        ("train digits --stages 2 --schedule gpip", "did you mean gpipe?"),
+        ("train digits --cuts widr,head", "did you mean wide?"),
+    ],
+)
+def test_a_name_that_nothing_has_is_answered_with_the_nearest(words, nearest):
+    result = run(*words.split())
+    assert result.exit_code == 2 and nearest in said(result)
+
+
+def test_a_codec_like_no_other_is_answered_with_all_there_are():
+    assert "there are none, fp16" in said(run("codecs", "qqq:4"))
 
 
 def test_the_version_is_that_of_the_package():
@@ -36,15 +109,6 @@ def test_the_version_is_that_of_the_package():
 def test_the_console_script_is_installed():
     done = subprocess.run([sys.executable, "-m", "thinpipe", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == thinpipe.__version__
-
-
-def test_the_demo_trains_the_same_network_cut_and_uncut_and_shows_what_codecs_send():
-    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    result = run("demo", "--epochs", "1")
-    assert result.exit_code == 0, result.output
-    assert "the same network" in result.output and "NOT" not in result.output
-    shares = [float(line.split("│")[3].strip(" %")) for line in result.output.splitlines() if "MB" in line]
-    assert shares == sorted(shares, reverse=True) and shares[0] == 100.0 and shares[-1] < 5.0
 
 
 def test_codecs_are_listed_and_their_bytes_computed():

@@ -17,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from thinpipe.cli import app
+from thinpipe.train.recipe import field_names
+from thinpipe.train.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,18 +38,22 @@ def blocks(language):
     return found
 
 
+STORIES = ("own-model.md", "recipes.md")
+"""Pages whose commands belong together from the first to the last."""
+
+
+def told_alone(page):
+    """What of a page is no part of a story."""
+    return "" if page.name in (*STORIES, "cli.md") else STORY.sub("", page.read_text())
+
+
 def lines(text, *programs):
     found = [line for match in BLOCK.finditer(text) if match[1] == "console" for line in match[2].splitlines()]
     return [line for line in found if line.split()[0] in programs]
 
 
 def commands():
-    return [
-        pytest.param(line, id=line)
-        for page in PAGES
-        if page.name != "cli.md"
-        for line in lines(STORY.sub("", page.read_text()), "thinpipe")
-    ]
+    return [pytest.param(line, id=line) for page in PAGES for line in lines(told_alone(page), "thinpipe")]
 
 
 @pytest.mark.parametrize("code", blocks("python"))
@@ -116,6 +122,8 @@ class Reader:
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+PROGRAMS = ("thinpipe", "python", "curl")
+"""What a reader runs; torchrun's programs are run by a test of their own."""
 
 
 @contextmanager
@@ -177,12 +185,40 @@ def test_the_commands_of_the_page_about_servers_run_one_after_another(reader):
             assert served == set(re.findall(r"`(thinpipe_\w+)`", page))
 
 
+@pytest.mark.timeout(300)
+def test_models_of_the_readers_own_learn_and_send_little(reader):
+    pytest.importorskip("transformers")
+    said = {command: reader.run(command) for command in lines((ROOT / "docs/own-model.md").read_text(), *PROGRAMS)}
+    examples = [text for command, text in said.items() if command.startswith("python")]
+    assert len(examples) == 4
+    for text in examples:
+        found = re.findall(r"loss ([\d.]+), ([\d,]+) bytes a batch, ([\d,]+) unpacked", text)
+        losses = [float(loss) for loss, _, _ in found]
+        packed, raw = (int(size.replace(",", "")) for size in found[-1][1:])
+        assert losses[-1] < 0.5 * losses[0] and packed < 0.15 * raw
+
+
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_page_about_recipes_run_one_after_another(reader):
+    pytest.importorskip("transformers")
+    page = (ROOT / "docs/recipes.md").read_text()
+    for match in BLOCK.finditer(page):
+        if match[1] == "toml":
+            (reader.folder / match[2].splitlines()[0].removeprefix("# ")).write_text(match[2])
+    for command in lines(page, *PROGRAMS):
+        reader.run(command)
+
+
+def test_the_page_about_recipes_has_every_recipe_and_every_field():
+    page = (ROOT / "docs/recipes.md").read_text()
+    assert not [name for name in (*RECIPES, *field_names()) if f"`{name}`" not in page]
+
+
 def test_a_server_is_started_only_where_one_is_expected():
     for page in PAGES:
-        if page.name != "cli.md":
-            rest = STORY.sub("", page.read_text())
-            assert not [line for line in lines(rest, "thinpipe", "python", "curl") if not line.startswith("thinpipe ")]
-            assert "thinpipe serve" not in {" ".join(line.split()[:2]) for line in lines(rest, "thinpipe")}
+        rest = told_alone(page)
+        assert not [line for line in lines(rest, "thinpipe", "python", "curl") if not line.startswith("thinpipe ")]
+        assert "thinpipe serve" not in {" ".join(line.split()[:2]) for line in lines(rest, "thinpipe")}
 
 
 # -- everything else --------------------------------------------------------------------------------------------------

@@ -26,6 +26,12 @@ def test_an_example_has_less_than_sixty_lines(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
 
 
+def test_an_example_of_your_own_model_has_less_than_forty_lines():
+    # test_docs.py runs them, as the page about your own model does.
+    sizes = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("own_*.py")}
+    assert len(sizes) == 4 and max(sizes.values()) < 40, sizes
+
+
 def test_a_plain_loop_learns_digits_in_a_pipe():
     last = run("plain_loop.py", "--epochs", 2).splitlines()[-1]
     assert float(re.search(r"accuracy ([\d.]+)%", last)[1]) > 85

@@ -10,7 +10,8 @@ from thinpipe import __version__
 from thinpipe.bench.command import bench_app
 from thinpipe.check.command import check_command
 from thinpipe.codecs.command import codecs_command
-from thinpipe.demo import demo_command
+from thinpipe.demo.command import demo_command
+from thinpipe.help import App
 from thinpipe.remote.keys_command import keygen_command
 from thinpipe.remote.serve_command import serve_command
 from thinpipe.report.command import report_command
@@ -19,8 +20,10 @@ from thinpipe.schedule.command import schedule_app
 from thinpipe.trace.command import trace_app
 from thinpipe.train.command import train_command
 
-app = typer.Typer(
-    help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.",
+app = App(
+    help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.\n\n"
+    "Begin with [bold]thinpipe demo[/bold]; then [bold]thinpipe train digits --stages 2 --codec had:4[/bold]. Every "
+    "command has a --help with an example.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -96,7 +96,7 @@ def test_a_record_names_files_and_not_the_folders_of_a_machine(tmp_path):
 
 def test_an_unknown_codec_is_pointed_at():
     message = bench("codecs", "--tiny", "--specs", "block:4,bloc:4", fails=True)
-    assert "no codec is called 'bloc'" in message and "there are none, fp16" in message
+    assert "no codec is called 'bloc'" in message and "did you mean block:B/G?" in message
 
 
 def test_a_folder_without_tensors_says_what_writes_some(tmp_path):

@@ -85,7 +85,8 @@ def test_defaults_are_written_out(short, long):
     ("text", "at", "words"),
     [
         ("", 0, "no codec is called ''"),
-        ("blok:4", 0, "there are none, fp16, bf16, uniform:B, sort:Q+S"),
+        ("blok:4", 0, "did you mean block:B/G?"),
+        ("code:4", 0, "there are none, fp16, bf16, uniform:B, sort:Q+S"),
         ("Block:4", 0, "no codec is called 'Block'"),
         (" block:4", 0, "no codec is called ' block'"),
         ("block", 5, "block needs an argument: block:B/G"),

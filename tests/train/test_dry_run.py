@@ -75,6 +75,14 @@ def test_data_parallel_ranks_have_all_weights_and_a_part_of_the_rows():
     assert shared["stages"][0]["activations"] == pytest.approx(alone["stages"][0]["activations"] / 4, rel=0.01)
 
 
+def test_replicas_share_rows_and_add_up_gradients():
+    u = promised("--map", "0,1,0", "--chunks", 8, environment=ranks(2))["plan"]
+    two = promised("--map", "0,1,0", "--chunks", 4, "--replicas", 2, environment=ranks(4))["plan"]
+    assert [stage["where"] for stage in two["stages"]] == ["ranks 0, 2", "ranks 1, 3", "ranks 0, 2"]
+    assert two["micro_batches"] == u["micro_batches"][:4] and two["summed"] == 4 * 24042
+    assert [2 * cut["raw_forward"] for cut in two["cuts"]] == [cut["raw_forward"] for cut in u["cuts"]]
+
+
 def test_a_server_is_not_asked_for_a_dry_run():
     plan = promised("--connect", "nowhere.invalid:1")["plan"]
     assert [stage["where"] for stage in plan["stages"]] == ["client", "server", "client"]

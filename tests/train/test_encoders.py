@@ -101,9 +101,15 @@ def test_a_folder_without_weights_begins_with_random_ones(tmp_path):
     folder = save("bert", tmp_path / "bare")
     (folder / "model.safetensors").unlink()
     assert sum(p.numel() for p in parts(small("cola", model=str(folder))).middle.parameters()) > 0
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"")
+    with pytest.raises(RecipeError, match=r"model\.onnx is not what PyTorch trains; get the folder's"):
+        whole(small("cola", model=str(folder)))
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(RecipeError, match="is a pickle, which could run anything"):
         whole(small("cola", model=str(folder)))
+    with pytest.raises(RecipeError, match=r"has no config\.json; did you mean --set model=.*bare"):
+        whole(small("cola", model=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

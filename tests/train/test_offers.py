@@ -128,6 +128,7 @@ def test_an_owners_factory_is_found_by_its_place(monkeypatch):
     monkeypatch.syspath_prepend("tests/train")
     offers = Offers(["digits"], user_offers(["mine=test_offers:mine"]))
     assert list(offers) == ["digits", "mine"] and isinstance(offers["mine"].make(), nn.Linear)
+    assert isinstance(user_offers([f"mine={__file__}:mine"])["mine"]().make(), nn.Linear)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,8 @@ def test_an_owners_factory_is_found_by_its_place(monkeypatch):
     [
         ("mine", "write name=package.module:factory"),
         ("mine=nowhere", "write name=package.module:factory"),
-        ("mine=nowhere:mine", "No module named 'nowhere'"),
+        ("mine=nowhere:mine", "there is no module 'nowhere'"),
+        ("mine=nowhere.py:mine", "there is no file nowhere.py"),
         ("mine=test_offers:absent", "absent"),
         ("mine=test_offers:nothing", "must return a thinpipe Offer, got Linear"),
     ],

@@ -229,7 +229,7 @@ def test_a_network_begins_with_the_weights_of_its_file_but_for_the_head(files):
 
 def test_weights_that_are_not_there_or_not_the_networks_are_explained(files, tmp_path):
     with pytest.raises(
-        RecipeError, match=r"no file 'absent'; put it at .*weights/absent, or say where it is: --weights"
+        RecipeError, match=r"no file 'absent'; put it at .*weights/absent, or say where it is: --set weights"
     ):
         whole(small("cifar10-finetune", weights="absent"))
     with pytest.raises(RecipeError, match="of another network"):

@@ -157,3 +157,13 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     assert result.exit_code == 1 and "another process trains in" in result.output
     assert (tmp_path / "run/log.jsonl").read_bytes() == before
     assert run("digits", "--run", tmp_path / "run", "--resume", "--epochs", 2).exit_code == 0
+
+
+def test_lines_and_nothing_else_go_to_a_terminal_that_is_wanted_as_none(tmp_path):
+    ours, theirs = os.openpty()
+    words = ["train", "digits", "--epochs", "1", "--no-tty", "--run", str(tmp_path / "run")]
+    subprocess.run([sys.executable, "-m", "thinpipe", *words], stderr=theirs, stdout=subprocess.DEVNULL, check=True)
+    os.close(theirs)
+    said = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert said.startswith("epoch 1/1") and "\x1b" not in said

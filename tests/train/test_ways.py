@@ -162,7 +162,8 @@ def test_a_terminal_sees_loss_metrics_and_speeds():
         watcher.evaluated(EvaluationLine(step=0, epoch=0, rows=9, loss=1.0, accuracy=0.5, mcc=0.25, seconds=1.0))
         cost = {"sent": 3_000_000, "received": 1_000_000}
         watcher.stepped(StepLine(step=0, epoch=0, rows=64, loss=0.125, seconds=2.0, cost=cost))
-    assert "epoch 1  loss 0.1250  accuracy 50.00%  MCC 0.2500  32 samples/s, 2.00 MB/s" in text.getvalue()
+    assert "epoch 1/2" in text.getvalue()
+    assert "loss 0.1250  accuracy 50.00%  MCC 0.2500  32 samples/s, 2.00 MB/s" in text.getvalue()
 
 
 def test_tensorboard_gets_the_curves(tmp_path):

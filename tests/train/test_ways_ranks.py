@@ -12,10 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from thinpipe.cli import app
+from thinpipe.train.encoder import encoder
 from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
+from thinpipe.train.recipes import resolved
 
 NEAR = {"rel": 1e-4, "abs": 1e-6}
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 STAGES = {"stages": 2}
@@ -46,6 +48,16 @@ CASES = [
     {"run": "broken rows", "recipe": "cola", "fields": {}, "settings": {}, "resume": True},
 ]
 
+ALONE = {**TEXTS, "limit": 9}  # the last batch has one row, and the second replica none of it
+REPLICAS = [
+    {"run": "replicas", "recipe": "cola", "fields": {**TEXTS, "chunks": 2}, "settings": {"replicas": 2}},
+    {"run": "uneven replicas", "recipe": "cola", "fields": ALONE, "settings": {"replicas": 2, "map": "0,1,0"}},
+    {"run": "whole", "recipe": "cola", "fields": DROPPING, "settings": {"replicas": 2}},
+    {"run": "broken", "recipe": "cola", "fields": DROPPING, "settings": {"replicas": 2}, "stop_after": 5},
+    {"run": "broken", "recipe": "cola", "fields": {}, "settings": {}, "resume": True},
+]
+"""Of four ranks, two of which are a pipeline. Texts alone: BatchNorm sees the rows of its replica and no others."""
+
 
 def numbers(path):
     """All losses and accuracies of a run, each step once."""
@@ -60,16 +72,24 @@ def costs(path):
     return [line.cost for line in RunFolder(path).lines() if isinstance(line, StepLine)]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, _files):
-    """Trains all cases with two ranks that are started once; gives the folder of their runs, and their statuses."""
-    folder = tmp_path_factory.mktemp("runs")
+def trained(ranks, cases, data, folder):
+    """Trains all cases with ranks that are started once; gives the folder of their runs, and their statuses."""
     script = Path(__file__).parent / "ways_ranks.py"
-    found = {"THINPIPE_DATA": str(_files), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
-    command = [*TORCHRUN, script, folder, json.dumps(CASES)]
+    found = {"THINPIPE_DATA": str(data), "XDG_CACHE_HOME": str(folder / "cache")}
+    command = [*TORCHRUN, str(ranks), script, folder, json.dumps(cases)]
     done = subprocess.run(command, env=ENVIRONMENT | found, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr[-6000:]
-    return folder, [json.loads((folder / f"statuses-{rank}.json").read_text()) for rank in range(2)]
+    return folder, [json.loads((folder / f"statuses-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, _files):
+    return trained(2, CASES, _files, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory, _files):
+    return trained(4, REPLICAS, _files, tmp_path_factory.mktemp("replicas"))
 
 
 def one_device(tmp_path, case):
@@ -82,6 +102,25 @@ def one_device(tmp_path, case):
 @pytest.mark.parametrize("case", CASES[:8], ids=lambda case: case["run"])
 def test_ranks_have_the_losses_of_one_device(case, runs, tmp_path, files):
     assert numbers(runs[0] / case["run"]) == pytest.approx(one_device(tmp_path, case), **NEAR)
+
+
+@pytest.mark.parametrize("case", REPLICAS[:2], ids=lambda case: case["run"])
+def test_replicas_have_the_losses_of_one_device(case, replicas, tmp_path, files):
+    assert numbers(replicas[0] / case["run"]) == pytest.approx(one_device(tmp_path, case), **NEAR)
+
+
+def test_a_signal_to_one_rank_of_a_replica_stops_all_and_nothing_is_lost(replicas):
+    folder, statuses = replicas
+    assert numbers(folder / "broken") == numbers(folder / "whole")
+    assert all(of_rank[-2:] == [128 + signal.SIGTERM, 0] for of_rank in statuses)
+
+
+def test_the_log_has_the_bytes_that_replicas_add_up(replicas):
+    folder, _ = replicas
+    gradients = 4 * sum(p.numel() for p in encoder(resolved("cola", ALONE), 2).parameters())
+    # Each replica sends the other all its gradients, whatever the rows; few tensors of so small a batch cross the cuts.
+    for cost in costs(folder / "uneven replicas"):
+        assert all(gradients < cost[name] < 1.1 * gradients for name in ("raw_sent", "raw_received"))
 
 
 @pytest.mark.parametrize("name", ["", " texts", " rows"])
@@ -107,7 +146,7 @@ def test_the_log_has_the_bytes_of_all_ranks(runs):
 
 def test_torchruns_own_signal_saves_everything_and_the_command_that_is_told_goes_on(tmp_path):
     # torchrun sends its ranks what it was sent; a second Ctrl-C, which it may be, is no command to give up.
-    words = [*TORCHRUN, "-m", "thinpipe", "train", "digits", "--run-dir", str(tmp_path / "run")]
+    words = [*TORCHRUN, "2", "-m", "thinpipe", "train", "digits", "--run-dir", str(tmp_path / "run")]
     with subprocess.Popen(
         [*words, "--stages", "2", "--epochs", "2000"], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
     ) as process:

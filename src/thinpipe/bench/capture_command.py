@@ -41,10 +41,10 @@ def capture_command(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Saves what crosses the cuts of real networks in training, activations and gradients, for [bold]bench codecs[/].
+    """Saves what crosses the cuts of real networks, for [bold]bench codecs[/].
 
-    Trains MobileNetV2 on CIFAR-10 and MiniLM-L6 on CoLA for a few steps, as far as their files are given; with none,
-    a small network on handwritten digits, which come with scikit-learn.
+    Activations and gradients in training. Trains MobileNetV2 on CIFAR-10 and MiniLM-L6 on CoLA for a few steps, as
+    far as their files are given; with none, a small network on handwritten digits, which come with scikit-learn.
 
     Example: [bold]thinpipe bench capture --output captured --images cifar-10-batches-bin --weights
     mobilenet_v2.safetensors --text CoLA/train.tsv[/bold]

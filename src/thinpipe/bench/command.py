@@ -23,10 +23,13 @@ from thinpipe.bench.speed_command import amoebanet_speed_command, resnet_speed_c
 from thinpipe.bench.timeline_command import unet_timeline_command
 from thinpipe.bench.transparency_command import transparency_command
 from thinpipe.bench.versus_command import versus_command
+from thinpipe.help import App
 
-bench_app = typer.Typer(
-    help="Measure, as ratios within one run. Every bench prints a table, and with --json one JSON object as its last "
-    "line, with the raw samples, the machine and the command.",
+bench_app = App(
+    help="Measure, as ratios within one run.\n\n"
+    "Every bench prints a table, and with --json one JSON object as its last line, with the raw samples, the machine "
+    "and the command.\n\n"
+    "Example: [bold]thinpipe bench codecs --tiny --specs block:4,had:4[/bold]",
     no_args_is_help=True,
 )
 
@@ -47,7 +50,9 @@ def pipe_command(
         Path | None, typer.Option(help="Also write the JSON object to this file.", show_default=False)
     ] = None,
 ) -> None:
-    """Overhead and speed-up of a Pipe against the bare module, and against torchgpipe where it is installed.
+    """Overhead and speed-up of a Pipe, against the bare module.
+
+    Against torchgpipe as well, where it is installed.
 
     Example: [bold]thinpipe bench pipe --rounds 30 --json[/bold]
     """

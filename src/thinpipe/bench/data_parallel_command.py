@@ -41,7 +41,9 @@ def data_parallel_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Where the time of a data parallel step goes: data, forward, backward, all-reduce, optimizer; SGD and AdamW.
+    """Where the time of a data parallel step goes.
+
+    To data, forward, backward, all-reduce and optimizer; by SGD and by AdamW.
 
     Example: [bold]thinpipe bench data-parallel --models roberta-base --processes 2,4 --threads 4[/bold]
     """

@@ -13,6 +13,7 @@ from thinpipe.bench.link_stage import TINY, Work
 from thinpipe.bench.link_variants import VARIANTS
 from thinpipe.bench.network import NetworkError
 from thinpipe.bench.options import Json, Output, Seed, Tiny, kept, progress, report
+from thinpipe.suggest import instead_of
 
 
 def link_command(
@@ -32,7 +33,9 @@ def link_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """What a slow wire between two processes costs a step, with and without a codec, beside PyTorch's own pipelining.
+    """What a slow wire costs a step, with and without a codec.
+
+    The wire is between two processes; beside them runs PyTorch's own pipelining.
 
     Example: [bold]thinpipe bench link --bandwidth 50mbit --json[/bold]
     """
@@ -53,7 +56,7 @@ def _plan(bandwidth: str, variants: str, rounds: int, work: Work, seed: int) -> 
     names = tuple(dict.fromkeys(name.strip() for name in variants.split(",")))
     for name in names:
         if name not in VARIANTS:
-            raise typer.BadParameter(f"no variant is called {name!r}; there are {', '.join(VARIANTS)}")
+            raise typer.BadParameter(f"no variant is called {name!r}; {instead_of(name, VARIANTS)}")
     plan = Plan("".join(bandwidth.lower().split()), names, rounds, work, seed)
     try:
         _ = plan.rate

@@ -29,7 +29,7 @@ Limit: TypeAlias = Annotated[
 ]
 
 
-def _memory_command(table: Table, about: str) -> Callable[..., None]:
+def _memory_command(table: Table, about: str, size: str) -> Callable[..., None]:
     """Makes the command of a table."""
 
     def command(
@@ -47,13 +47,17 @@ def _memory_command(table: Table, about: str) -> Callable[..., None]:
 
     command.__doc__ = f"""{about}, beside torchgpipe's published table.
 
+    {size}.
+
     Example: [bold]thinpipe bench {table.bench} --rows baseline,pipeline-1 --devices cuda[/bold]
     """
     return command
 
 
-unet_memory_command = _memory_command(UNET_MEMORY, "Peak memory of U-Nets up to 15.8 billion parameters")
-amoebanet_memory_command = _memory_command(AMOEBANET_MEMORY, "Peak memory of AmoebaNet-D up to 1.8 billion parameters")
+unet_memory_command = _memory_command(UNET_MEMORY, "Peak memory of U-Nets", "They have up to 15.8 billion parameters")
+amoebanet_memory_command = _memory_command(
+    AMOEBANET_MEMORY, "Peak memory of AmoebaNet-D", "It has up to 1.8 billion parameters"
+)
 
 
 def _measure(

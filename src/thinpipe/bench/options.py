@@ -18,6 +18,7 @@ from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet
 from thinpipe.bench.table import Row, Table
 from thinpipe.errors import DeviceError
+from thinpipe.suggest import instead_of
 
 Rows: TypeAlias = Annotated[
     str | None, typer.Option(help="Rows by their published names, as baseline,pipeline-1 (default: all that fit).")
@@ -67,7 +68,7 @@ def chosen(table: Table, names: str | None, devices: str | None) -> tuple[list[R
     wanted = names.split(",")
     for name in wanted:
         if name not in by_name:
-            raise typer.BadParameter(f"{table.bench} has no row {name!r}; its rows are {', '.join(by_name)}")
+            raise typer.BadParameter(f"{table.bench} has no row {name!r}; {instead_of(name, by_name)}")
     rows = [by_name[name] for name in wanted]
     for row in rows:
         try:

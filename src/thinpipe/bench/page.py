@@ -25,6 +25,12 @@ from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, 
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
 from thinpipe.bench.versus_sheet import versus_sheet
+from thinpipe.reproduce.training.picture import picture as trained_picture
+from thinpipe.reproduce.training.picture import plots
+from thinpipe.reproduce.training.sheet import table_sheet
+from thinpipe.reproduce.training.table import CUTS, Work
+from thinpipe.reproduce.training.table import Table as TrainedTable
+from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.reproduce.two_machines.row import order as two_machines_order
 from thinpipe.reproduce.two_machines.sheet import (
     COSTS_TITLE,
@@ -56,7 +62,7 @@ class Section:
         title: above it.
         command: what records a row.
         setting: what all rows have in common.
-        order: its rows.
+        order: its rows, or patterns of their names.
         sheet: makes its table.
         picture: draws its picture.
         more: draws further ones, by what they show.
@@ -74,8 +80,8 @@ class Section:
 
     def records(self, results: Path) -> list[Record]:
         """Reads the records of its rows, in their order."""
-        files = [results / self.bench / f"{row}.json" for row in self.order]
-        return [Record.load(file) for file in files if file.exists()]
+        files = [file for row in self.order for file in sorted((results / self.bench).glob(f"{row}.json"))]
+        return [Record.load(file) for file in files]
 
 
 def _bars(sheet: Sheet, _: Sequence[Record]) -> str:
@@ -246,6 +252,30 @@ _DATA_PARALLEL = Section(
     _bars,
 )
 
+
+def _trained_picture(table: TrainedTable, work: Work | None, _: Sheet, records: Sequence[Record]) -> str:
+    return trained_picture(table, work, records)
+
+
+def _trained(table: TrainedTable) -> Iterator[Section]:
+    """Makes the section of a table whose rows are trained, or one for each of its plots."""
+    for name, work in plots(table).items():
+        rows = [row for row in table.cut_at(CUTS) if work in (None, row.work)]
+        yield Section(
+            name,
+            table.name,
+            table.title if work is None else f"{table.title}, {work.label}",
+            f"thinpipe reproduce {table.name}",
+            f"{table.about[0].upper()}{table.about[1:]}. Models are cut in three, with codecs at both cuts, both ways.",
+            tuple(f"{row.name}-seed*" for row in rows),
+            partial(table_sheet, table),
+            partial(_trained_picture, table, work),
+        )
+
+
+TRAINED = tuple(section for table in TABLES.values() for section in _trained(table))
+"""Sections of tables that take days: those of which nothing is recorded are left out."""
+
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
     _section(AMOEBANET_MEMORY, memory_sheet),
@@ -277,7 +307,7 @@ def write_page(results: Path, docs: Path) -> Path:
     pictures = docs / "img"
     pictures.mkdir(parents=True, exist_ok=True)
     parts = [_INTRODUCTION]
-    for section in SECTIONS:
+    for section in (*SECTIONS, *(each for each in TRAINED if each.records(results))):
         records = section.records(results)
         parts.append("\n".join(_written(section, records, pictures, Path(os.path.relpath(results, docs)))))
     page = docs / "benchmarks.md"

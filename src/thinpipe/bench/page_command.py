@@ -16,7 +16,9 @@ def page_command(
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
     docs: Annotated[Path, typer.Option(help="The folder that gets benchmarks.md and its pictures.")] = Path("docs"),
 ) -> None:
-    """Writes the page of benchmarks from what was recorded, and the figures in the catalogue of codecs if it is there.
+    """Writes the page of benchmarks from what was recorded.
+
+    With it, the figures in the catalogue of codecs, if it is there.
 
     Example: [bold]thinpipe bench page --results results --docs docs[/bold]
     """

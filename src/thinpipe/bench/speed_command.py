@@ -19,6 +19,7 @@ from thinpipe.bench.speed import Length, measure_speed
 from thinpipe.bench.table import Mode, Table
 from thinpipe.bench.workload import resized, with_batch
 from thinpipe.bench.workload import tiny as tiny_table
+from thinpipe.help import MORE, HelpAll
 
 Autotune: TypeAlias = Annotated[
     bool, typer.Option("--cudnn-benchmark", help="Let cuDNN try its algorithms out; the published runs did not.")
@@ -51,7 +52,7 @@ def _speed_command(published: Table, about: str) -> Callable[..., None]:
     return command
 
 
-unet_speed_command = _speed_command(UNET_SPEED, "Throughput of a U-Net of 233 million parameters")
+unet_speed_command = _speed_command(UNET_SPEED, "Throughput of a U-Net (233M parameters)")
 resnet_speed_command = _speed_command(RESNET_SPEED, "Throughput of ResNet-101")
 
 
@@ -68,17 +69,6 @@ def amoebanet_speed_command(
         str | None,
         typer.Option(help="always, except_last or never, for all rows (default: as published, by row)."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="On CPU cores: how often each variant is timed.")] = 5,
-    workers: Annotated[
-        Workers,
-        typer.Option(help="On CPU cores: what our stages are, processes of one core each or threads."),
-    ] = Workers.PROCESSES,
-    schedule: Annotated[
-        str, typer.Option(help="On CPU cores: of our processes, gpipe, 1f1b or zb (auto: zb if m < n, else 1f1b).")
-    ] = AUTO,
-    reserve: Annotated[
-        int, typer.Option(min=0, help="On CPU cores: MiB of memory that each process asks for before it is timed.")
-    ] = 0,
     steps: Steps = 10,
     epochs: Epochs = 3,
     autotune: Autotune = False,
@@ -86,12 +76,37 @@ def amoebanet_speed_command(
     seed: Seed = 0,
     json: Json = False,
     output: Output = None,
+    help_all: HelpAll = False,  # noqa: ARG001 - it does everything by itself
+    rounds: Annotated[
+        int, typer.Option(min=1, rich_help_panel=MORE, help="On CPU cores: how often each variant is timed.")
+    ] = 5,
+    workers: Annotated[
+        Workers,
+        typer.Option(
+            rich_help_panel=MORE, help="On CPU cores: what our stages are, processes of one core each or threads."
+        ),
+    ] = Workers.PROCESSES,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=MORE,
+            help="On CPU cores: of our processes, gpipe, 1f1b or zb (auto: zb if m < n, else 1f1b).",
+        ),
+    ] = AUTO,
+    reserve: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            rich_help_panel=MORE,
+            help="On CPU cores: MiB of memory that each process asks for before it is timed.",
+        ),
+    ] = 0,
 ) -> None:
-    """Throughput of AmoebaNet-D for n stages and m micro-batches, beside torchgpipe's published table.
+    """Throughput of AmoebaNet-D, beside torchgpipe's published table.
 
-    On CPU cores each cell is timed in turns with the bare network and with torchgpipe, where it is installed, and set
-    beside the best that its stages allow. Processes recompute all micro-batches or none, so that except_last is run as
-    always there, by every variant alike.
+    A row has n stages and m micro-batches. On CPU cores each cell is timed in turns with the bare network and with
+    torchgpipe, where it is installed, and set beside the best that its stages allow. Processes recompute all
+    micro-batches or none, so that except_last is run as always there, by every variant alike.
 
     Example: [bold]thinpipe bench amoebanet-speed --devices cpu:8 --model 18,64 --pixels 64 --fixed-batch 64[/bold]
     """

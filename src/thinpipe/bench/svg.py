@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import product
 
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756")
+_MORE_COLOURS = (*_COLOURS, "#72b7b2", "#9d755d", "#ff9da6", "#8e8e8e", "#bab63f")
 _STYLE = (
     "<style>.l{fill:#333}.s{fill:#777}.i{stroke:#ccc;fill:none}"
     "@media (prefers-color-scheme: dark){.l{fill:#ddd}.s{fill:#999}.i{stroke:#555}}</style>"
@@ -124,6 +126,105 @@ def point_chart(
         f"{name}: {_plain(y)} at {_plain(x)}" for named in points.values() for name, (x, y) in named.items()
     )
     return _document(f"{title}: {measure}", spoken, parts, bottom + 44)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a ``plot``.
+
+    Args:
+        name: in the legend.
+        points: x, y and the deviation of y, in the order in which they are joined.
+        colour: its number; curves that belong together have the same one.
+        dashed: whether it is somebody else's, to be told from ours (default: it is not).
+    """
+
+    name: str
+    points: Sequence[tuple[float, float, float]]
+    colour: int
+    dashed: bool = False
+
+
+def plot(title: str, measure: str, across: str, curves: Sequence[Curve], *, remark: str = "") -> str:
+    """Draws curves over a grid of even numbers, with a bar for each deviation.
+
+    Args:
+        title: what is compared.
+        measure: what the height means.
+        across: what the breadth means.
+        curves: in the order of the legend.
+        remark: below the title (default: none).
+    """
+    legend, top = _long_legend(curves, 64 if remark else 45)
+    left, right, bottom = 70, 700, top + 360
+    known = [point for curve in curves for point in curve.points]
+    ticks_x = _even(x for x, _, _ in known)
+    ticks_y = _even(y + sign * deviation for _, y, deviation in known for sign in (-1, 1))
+
+    def pixels(x: float, y: float) -> tuple[float, float]:
+        share_x, share_y = ((v - t[0]) / (t[-1] - t[0]) for v, t in ((x, ticks_x), (y, ticks_y)))
+        return left + (right - left) * share_x, bottom - (bottom - top) * share_y
+
+    parts = [f'<text x="12" y="42" class="s">{escape(remark)}</text>'] if remark else []
+    parts.extend(legend)
+    for tick in ticks_x:
+        x, _ = pixels(tick, ticks_y[0])
+        parts.append(f'<path d="M{x:.1f},{top} V{bottom}" class="i"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" class="s" text-anchor="middle">{_plain(tick)}</text>')
+    for tick in ticks_y:
+        _, y = pixels(ticks_x[0], tick)
+        parts.append(f'<path d="M{left},{y:.1f} H{right}" class="i"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" class="s" text-anchor="end">{_plain(tick)}</text>')
+    parts.append(f'<text x="{right}" y="{bottom + 34}" class="s" text-anchor="end">{escape(across)}</text>')
+    for curve in curves:
+        parts.extend(_drawn(curve, pixels))
+    spoken = "; ".join(
+        f"{curve.name}: " + ", ".join(f"{_plain(y)} at {_plain(x)}" for x, y, _ in curve.points) for curve in curves
+    )
+    return _document(f"{title}: {measure}", f"{remark}; {spoken}" if remark else spoken, parts, bottom + 44)
+
+
+def _drawn(curve: Curve, pixels: Callable[[float, float], tuple[float, float]]) -> Iterator[str]:
+    colour = _MORE_COLOURS[curve.colour % len(_MORE_COLOURS)]
+    dashes = ' stroke-dasharray="5 4"' if curve.dashed else ""
+    places = [pixels(x, y) for x, y, _ in curve.points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
+    for (x, y, deviation), (at, height) in zip(curve.points, places, strict=True):
+        if deviation:
+            _, high = pixels(x, y + deviation)
+            _, low = pixels(x, y - deviation)
+            yield f'<path d="M{at:.1f},{high:.1f} V{low:.1f}" stroke="{colour}" stroke-width="1.5"/>'
+        inside = "none" if curve.dashed else colour
+        yield f'<circle cx="{at:.1f}" cy="{height:.1f}" r="3.5" fill="{inside}" stroke="{colour}"/>'
+
+
+def _even(values: Iterable[float]) -> list[float]:
+    """Finds even numbers around all values, at equal distances of 1, 2 or 5 times a power of ten."""
+    known = list(values) or [0.0, 1.0]
+    low, high = min(known), max(known)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / 6
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [step * k for k in range(math.floor(low / step), math.ceil(high / step) + 1)]
+
+
+def _long_legend(curves: Sequence[Curve], y: int) -> tuple[list[str], int]:
+    """Writes a legend from a height on, in as many lines as it takes, and tells where the drawing may begin."""
+    parts: list[str] = []
+    x = 12
+    for curve in curves:
+        width = 40 + 7 * len(curve.name)
+        if x > 12 and x + width > _WIDTH:
+            x, y = 12, y + 18
+        colour = _MORE_COLOURS[curve.colour % len(_MORE_COLOURS)]
+        dashes = ' stroke-dasharray="5 4"' if curve.dashed else ""
+        parts.append(f'<path d="M{x},{y - 4} H{x + 18}" stroke="{colour}" stroke-width="2"{dashes}/>')
+        parts.append(f'<text x="{x + 23}" y="{y}" class="s">{escape(curve.name)}</text>')
+        x += width
+    return parts, y + 20
 
 
 def _whole(values: Iterable[float]) -> tuple[int, int]:

@@ -25,7 +25,9 @@ def unet_timeline_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """How busy the devices of a U-Net on four stages are, beside torchgpipe's published ablation.
+    """How busy the devices of a U-Net are, beside torchgpipe's published ablation.
+
+    The U-Net has four stages.
 
     Example: [bold]thinpipe bench unet-timeline --devices cuda[/bold]
     """

@@ -35,7 +35,9 @@ def transparency_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Trains the same network with and without a pipe from the same seeds, and shows both error curves.
+    """Trains a network with and without a pipe, and shows both error curves.
+
+    Both have the same seeds.
 
     Example: [bold]thinpipe bench transparency --seeds 3 --epochs 5 --picture curves.svg[/bold]
     """

@@ -13,6 +13,7 @@ from thinpipe.bench.versus import BENCH, CODEC, Plan, bench_versus
 from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.codecs import codec as parse_codec
 from thinpipe.errors import ThinpipeError
+from thinpipe.suggest import instead_of
 
 MODELS = (MOBILENET, ROBERTA)
 ROWS = {MOBILENET: 32, ROBERTA: 8}
@@ -44,7 +45,7 @@ def versus_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """The same batch trained by a pipeline and by data parallel processes: time, and bytes that are sent.
+    """A batch trained by a pipeline and by data parallel processes: time, and bytes.
 
     Pipelines have an even partition, by measured time, and a client's, which has the first and the last layers while
     other processes have the middle; each with and without a codec. One process alone is what speed-ups are over.
@@ -97,7 +98,7 @@ def named(text: str, known: tuple[str, ...]) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in known:
-            raise typer.BadParameter(f"no model is called {name!r}; there are {', '.join(known)}")
+            raise typer.BadParameter(f"no model is called {name!r}; {instead_of(name, known)}")
     return names
 
 

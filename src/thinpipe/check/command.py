@@ -18,6 +18,7 @@ from thinpipe.check.report import WIDTH, Report
 from thinpipe.check.runner import Check
 from thinpipe.check.subject import Subject, cast, squared_distance
 from thinpipe.check.target import Target, UsageError, load
+from thinpipe.help import MORE, HelpAll
 from thinpipe.runtime.pipe import CHECKPOINT_MODES
 from thinpipe.stages.microbatch import Batch
 
@@ -29,88 +30,89 @@ def check_command(
     target: Annotated[
         str,
         typer.Argument(
-            help="Your factory: [bold]package.module:factory[/bold] or [bold]path/to/file.py:factory[/bold]. It is "
-            "called without arguments and returns model, (model, inputs) or (model, inputs, loss_fn), the model "
-            "being an nn.Sequential, a transformers model, or with --at any that can be traced, and loss_fn(outputs) a "
-            "scalar.",
+            metavar="TARGET",
+            help="Your factory: package.module:factory or path/to/file.py:factory. It returns a model, (model, inputs) "
+            "or (model, inputs, loss_fn), with loss_fn(outputs) a scalar.",
             show_default=False,
         ),
     ],
     *,
+    stages: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Number of stages, as even as can be (default: 2).", show_default=False),
+    ] = None,
     balance: Annotated[
         list[str] | None,
-        typer.Option(help="Layers of each stage, as 2,2. Repeat it to try several splits.", show_default=False),
+        typer.Option(metavar="2,2", help="Layers of each stage; repeat it to try several splits.", show_default=False),
     ] = None,
     at: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Names of the modules that begin a stage, as encoder.layer.2,encoder.layer.4. Repeat it to try "
-            "several splits.",
-            show_default=False,
-        ),
+        typer.Option(metavar="A,B", help="Or the modules that begin a stage, as encoder.layer.2.", show_default=False),
     ] = None,
-    stages: Annotated[
-        list[int] | None,
+    chunks: Annotated[str, typer.Option(metavar="1,2,4", help="Numbers of micro-batches to try.")] = "1,2,4",
+    checkpoint: Annotated[
+        str,
         typer.Option(
-            help="Number of stages, balanced by the time of the layers, in a transformers model by their parameters "
-            "(default: 2).",
-            show_default=False,
+            metavar="A,B", help=f"Of {', '.join(CHECKPOINT_MODES)}, those to try (default: all).", show_default=False
         ),
-    ] = None,
-    chunks: Annotated[str, typer.Option(help="Numbers of micro-batches to try.")] = "1,2,4",
-    checkpoint: Annotated[str, typer.Option(help="Checkpoint modes to try.")] = ",".join(CHECKPOINT_MODES),
-    deferred_batch_norm: Annotated[
-        bool, typer.Option(help="Move BatchNorm's running statistics once a batch instead of once a micro-batch.")
-    ] = False,
-    devices: Annotated[
+    ] = ",".join(CHECKPOINT_MODES),
+    input: Annotated[
         str | None,
         typer.Option(
-            help="A device for each stage, as cuda:0,cuda:1; the first is also the one device of the comparison "
-            "(default: all GPUs in turn, or the CPU).",
+            metavar="16x3x32x32",
+            help="Draw inputs of this shape, if the factory returns none; integers as 16x128:int64.",
             show_default=False,
         ),
     ] = None,
+    high: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Integers are drawn below this: the vocabulary.", show_default=False),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="One for each stage (default: all GPUs, or the CPU).", show_default=False),
+    ] = None,
+    autocast: Annotated[
+        Literal["bf16"] | None,
+        typer.Option(metavar="bf16", help="Run everything under autocast.", show_default=False),
+    ] = None,
+    deferred_batch_norm: Annotated[
+        bool, typer.Option("--deferred-batch-norm", help="Move BatchNorm's statistics once a batch.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    help_all: HelpAll = False,  # noqa: ARG001 - it does everything by itself
     dtype: Annotated[
         Literal["float64", "float32"] | None,
         typer.Option(
+            rich_help_panel=MORE,
             help="The type to compare in. In float64 nothing but rounding hides (default: float64; float32 with "
             "--autocast).",
             show_default=False,
         ),
     ] = None,
-    autocast: Annotated[
-        Literal["bf16"] | None, typer.Option(help="Run everything under autocast.", show_default=False)
-    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
+            rich_help_panel=MORE,
             help="The largest difference that passes, relative to the largest magnitude (default: 1e-9 in float64, "
             "1e-3 in float32, 5e-2 with autocast).",
             show_default=False,
         ),
     ] = None,
-    input: Annotated[
-        str | None,
-        typer.Option(
-            help="Shape of a random batch, if the factory returns none: 16x3x32x32, or 16x128:int64 with --high.",
-            show_default=False,
-        ),
-    ] = None,
-    high: Annotated[
-        int | None, typer.Option(help="Random integers are smaller than this: the vocabulary.", show_default=False)
-    ] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate of the one SGD step.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Seed of the factory, the random batch and every run.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    lr: Annotated[float, typer.Option(rich_help_panel=MORE, help="Learning rate of the one SGD step.")] = 0.1,
+    seed: Annotated[
+        int, typer.Option(rich_help_panel=MORE, help="Seed of the factory, the random batch and every run.")
+    ] = 0,
 ) -> None:
     """Proves that your model computes the same in a pipe as on one device.
 
-    Trains copies of the model for one step, as pipes of every split, number of chunks and checkpoint mode, and compares
-    loss, outputs, gradients, updated parameters and BatchNorm statistics with one device.
+    Trains copies of it for one step, as pipes of every split, number of chunks and checkpoint mode, and compares loss,
+    outputs, gradients, updated parameters and BatchNorm statistics with one device. The model is an nn.Sequential, a
+    transformers model, or with --at any that can be traced.
 
     Exit status: 0 if all are equal, 1 if any differs or fails, 2 if there is nothing to check.
 
-    Example: [bold]thinpipe check my_package.models:small --balance 2,2 --balance 1,3 --chunks 1,2,8[/bold]
+    Example: [bold]thinpipe check examples/digits.py:small --balance 2,4 --balance 3,3 --chunks 1,2,8[/bold]
     """
     try:
         computed, precision = _types(dtype, autocast)

@@ -46,12 +46,24 @@ def load(text: str) -> Target:
     Raises:
         UsageError: there is no such factory, or it returns something else than a model, inputs and a loss.
     """
+    return _unpacked(_made(factory_of(text), text), text)
+
+
+def factory_of(text: str) -> Any:
+    """Imports what the text names.
+
+    Args:
+        text: ``package.module:factory`` or ``path/to/file.py:factory``; the current directory is importable.
+
+    Raises:
+        UsageError: there is no such thing.
+    """
     place, colon, name = text.rpartition(":")
     if not (place and colon and name):
         raise UsageError(f"{text!r} names no factory; write package.module:factory or path/to/file.py:factory")
     _importable(Path.cwd())
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
-    return _unpacked(_made(_found(module, name, place), text), text)
+    return _found(module, name, place)
 
 
 def _importable(folder: Path) -> None:
@@ -63,7 +75,7 @@ def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}; the current directory is {Path.cwd()}")
     _importable(path.resolve().parent)
-    name = f"thinpipe_check_{path.stem}"
+    name = f"thinpipe_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -84,7 +96,7 @@ def _from_name(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"importing {name} failed: {described(error)}") from error
         raise UsageError(
-            f"there is no module {error.name!r}; install it, or run the check in the directory it is in "
+            f"there is no module {error.name!r}; install it, or run this in the directory it is in "
             f"(the current directory is {Path.cwd()})"
         ) from error
     except Exception as error:

@@ -26,6 +26,7 @@ from thinpipe.codecs.spec import Stage, Word, parse
 from thinpipe.codecs.topk import TopK
 from thinpipe.codecs.uniform import Uniform
 from thinpipe.errors import PacketError, SpecError
+from thinpipe.suggest import nearest
 
 DEFAULT = "had:4"
 """What the project recommends; docs/codecs.md says why."""
@@ -200,8 +201,11 @@ def _entry(stage: Stage) -> Entry:
     """Looks a stage up, and checks that it is written as its codec is."""
     name = stage.name.text
     if name not in CATALOGUE:
+        near = nearest(name, CATALOGUE)
         forms = ", ".join(entry.form for entry in CATALOGUE.values())
-        stage.name.wrong(f"no codec is called {name!r}; there are {forms}, and ef(...) around any")
+        every = f"there are {forms}, and ef(...) around any"
+        known = every if near is None else f"did you mean {CATALOGUE[near].form}?"
+        stage.name.wrong(f"no codec is called {name!r}; {known}")
     entry = CATALOGUE[name]
     if entry.argument and (stage.argument is None or not stage.argument.text):
         end = Word("", stage.name.at + len(name), stage.name.whole)

@@ -32,7 +32,7 @@ def serve_command(
     ] = None,
     recipe: Annotated[list[str] | None, typer.Option(help="A recipe to offer; repeat it (default: all).")] = None,
     offer: Annotated[
-        list[str] | None, typer.Option(help="A module of yours: name=package.module:factory, which returns an Offer.")
+        list[str] | None, typer.Option(help="A model of yours: name=path/to/file.py:factory, which returns an Offer.")
     ] = None,
     file: Annotated[
         list[Path] | None,

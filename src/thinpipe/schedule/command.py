@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from thinpipe.help import App
 from thinpipe.schedule import text
 from thinpipe.schedule.action import Kind
 from thinpipe.schedule.draw import as_svg, in_terminal
@@ -16,7 +17,11 @@ from thinpipe.schedule.job import parse_workers
 from thinpipe.schedule.named import SCHEDULES, plan
 from thinpipe.schedule.simulate import Times, simulate
 
-schedule_app = typer.Typer(help="Look at schedules before anything runs.", no_args_is_help=True)
+schedule_app = App(
+    help="Look at schedules before anything runs.\n\n"
+    "Example: [bold]thinpipe schedule show 1f1b --stages 3 --chunks 4[/bold]",
+    no_args_is_help=True,
+)
 
 _WIDTH = 160
 

@@ -26,6 +26,7 @@ from thinpipe.schedule.greedy import Play
 from thinpipe.schedule.job import Job, in_turn
 from thinpipe.schedule.stream import stream
 from thinpipe.schedule.validate import validate
+from thinpipe.suggest import instead_of
 
 
 def gpipe(job: Job) -> list[ActionList]:
@@ -133,7 +134,7 @@ def plan(
         ValueError: there is no such schedule, or the workers do not fit the stages.
     """
     if name not in SCHEDULES:
-        raise ValueError(f"no schedule is called {name!r}; there are {', '.join(SCHEDULES)}")
+        raise ValueError(f"no schedule is called {name!r}; {instead_of(name, SCHEDULES)}")
     if workers is None:
         workers = in_turn(stages, -(-stages // 2) if name == "interleaved" else stages)
     job = Job(stages, micros, workers, skips, split=name == "zb", ahead=ahead)

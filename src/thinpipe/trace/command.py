@@ -12,13 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from thinpipe.errors import TraceError
+from thinpipe.help import App
 from thinpipe.trace.chrome import read_chrome
 from thinpipe.trace.draw import as_svg
 from thinpipe.trace.intervals import Interval
 from thinpipe.trace.merged import Trace
 from thinpipe.trace.shares import Shares, Traffic, shares, traffic
 
-trace_app = typer.Typer(help="Look at what a traced run did.", no_args_is_help=True)
+trace_app = App(
+    help="Look at what a traced run did.\n\nExample: [bold]thinpipe trace show examples/simulated.json[/bold]",
+    no_args_is_help=True,
+)
 
 _WIDTH, _MANY = 160, 5000
 
@@ -49,7 +53,7 @@ def show_command(
 
     The same file opens in ui.perfetto.dev and in chrome://tracing.
 
-    Example: [bold]thinpipe trace show runs/trace.json --steps 2 --svg trace.svg[/bold]
+    Example: [bold]thinpipe trace show examples/simulated.json --steps 2 --svg trace.svg[/bold]
     """
     try:
         trace = read_chrome(file)

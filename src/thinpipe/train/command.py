@@ -12,10 +12,12 @@ import typer
 from rich.console import Console
 
 from thinpipe.errors import ThinpipeError
+from thinpipe.help import MORE, HelpAll
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
 from thinpipe.report.show import show_figures
 from thinpipe.runtime.joining import join
+from thinpipe.schedule import SCHEDULES
 from thinpipe.train.beginning import begin, resume
 from thinpipe.train.dry_run import DryRun, show
 from thinpipe.train.log import Origin, RunFolder
@@ -28,118 +30,113 @@ from thinpipe.train.torchrun import Torchrun, leave
 from thinpipe.train.training import how_to_go_on, is_traced, train
 
 _WIDTH = 120
-_WHAT, _HOW, _NETWORK, _OUTPUT = "What to train", "How", "Network", "Output"
+_RECIPE, _RUN = "Recipe", "Run"
 
 
 def train_command(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", rich_help_panel=_WHAT, help=f"{', '.join(RECIPES)}.", show_default=False)
-    ],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(RECIPES)}.", show_default=False)],
     *,
+    stages: Annotated[int | None, typer.Option(min=1, metavar="N", help="Cut the model into so many stages.")] = None,
+    chunks: Annotated[int | None, typer.Option(metavar="N", help="Micro-batches in a batch.")] = None,
+    map: Annotated[str | None, typer.Option(metavar="0,1,0", help="torchrun's rank of each stage.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Make N pipelines of torchrun's ranks.")
+    ] = None,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", help="The whole model on each of torchrun's ranks.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: cpu).")] = None,
+    codec: Annotated[str | None, typer.Option(metavar="CODEC", help="Packs activations at the cuts, as had:4.")] = None,
+    grad_codec: Annotated[str | None, typer.Option(metavar="CODEC", help="Packs gradients at the cuts.")] = None,
+    connect: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A server that has the middle.")] = None,
     epochs: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="How often every sample is seen.")
+        int | None, typer.Option(metavar="N", rich_help_panel=_RECIPE, help="How often every sample is seen.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Samples in a batch, of all ranks.")
+        int | None, typer.Option(metavar="N", rich_help_panel=_RECIPE, help="Samples in a batch, of all ranks.")
     ] = None,
-    lr: Annotated[float | None, typer.Option(metavar="X", rich_help_panel=_WHAT, help="The learning rate.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Of weights, order and all that is drawn.")
-    ] = None,
-    pixels: Annotated[
-        int | None, typer.Option(metavar="N", hidden=True, help="The edge of an image; as --set pixels=N.")
-    ] = None,
+    lr: Annotated[float | None, typer.Option(metavar="X", rich_help_panel=_RECIPE, help="The learning rate.")] = None,
     data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", rich_help_panel=_WHAT, help="Where the data set is.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="TOML", rich_help_panel=_WHAT, help="A file of fields, as: epochs = 10")
+        str | None, typer.Option(metavar="DIR", rich_help_panel=_RECIPE, help="Where the data set is.")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="F=V", rich_help_panel=_WHAT, help="Any other field, as momentum=0.8."),
-    ] = None,
-    stages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=_HOW, help="Cut the model into so many stages.")
-    ] = None,
-    cut: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="Which of the recipe's cuts in three.")
-    ] = None,
-    cuts: Annotated[
-        str | None, typer.Option(metavar="A,B", rich_help_panel=_HOW, help="Layers that begin a stage: name, number.")
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_HOW, help="Micro-batches in a batch.")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="gpipe, 1f1b, zb ... of micro-batches.")
-    ] = None,
-    map: Annotated[
-        str | None, typer.Option(metavar="0,1,0", rich_help_panel=_HOW, help="torchrun's rank of each stage.")
-    ] = None,
-    data_parallel: Annotated[
-        bool, typer.Option("--data-parallel", rich_help_panel=_HOW, help="Split batches among torchrun's ranks.")
-    ] = False,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="cpu or cuda (default: cpu).")
-    ] = None,
-    devices: Annotated[
-        str | None, typer.Option(metavar="A,B", rich_help_panel=_HOW, help="One for each stage, or local rank.")
-    ] = None,
-    codec: Annotated[
-        str | None, typer.Option(metavar="CODEC", rich_help_panel=_NETWORK, help="Packs activations, as had:4.")
-    ] = None,
-    grad_codec: Annotated[
-        str | None, typer.Option(metavar="CODEC", rich_help_panel=_NETWORK, help="Packs gradients at the cuts.")
-    ] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", rich_help_panel=_NETWORK, help="Emulate a link, as 50mbit each way.")
-    ] = None,
-    connect: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", rich_help_panel=_NETWORK, help="A server that has the middle.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="FILE", rich_help_panel=_NETWORK, help="This client's, of thinpipe keygen.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="FILE", rich_help_panel=_NETWORK, help="The server's .pub file.")
+        typer.Option("--set", metavar="F=V", rich_help_panel=_RECIPE, help="Any field, as momentum=0.8; repeat it."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", rich_help_panel=_OUTPUT, help="Print plan, bytes, memory; train nothing.")
+        bool, typer.Option("--dry-run", rich_help_panel=_RUN, help="Print fields, plan, bytes, memory; train nothing.")
     ] = False,
     run: Annotated[
         Path | None,
         # torchrun takes --run for an abbreviation of an option of its own, wherever it stands.
-        typer.Option("--run", "--run-dir", metavar="DIR", rich_help_panel=_OUTPUT, help="The run's folder."),
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=_OUTPUT, help="Steps between saved states (50).")
+        typer.Option("--run", "--run-dir", metavar="DIR", rich_help_panel=_RUN, help="The run's folder."),
     ] = None,
     go_on: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=_OUTPUT, help="Go on with --run, or with the last run.")
+        bool,
+        typer.Option("--resume", rich_help_panel=_RUN, help="Go on with --run, or the last run; Ctrl-C saves it."),
     ] = False,
+    no_tty: Annotated[
+        bool, typer.Option("--no-tty", rich_help_panel=_RUN, help="Print plain lines instead of a display.")
+    ] = False,
+    help_all: HelpAll = False,  # noqa: ARG001 - it does everything by itself
+    cut: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=MORE, help="Which of the recipe's cuts in three.")
+    ] = None,
+    cuts: Annotated[
+        str | None, typer.Option(metavar="A,B", rich_help_panel=MORE, help="Layers that begin a stage: name, number.")
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", rich_help_panel=MORE, help=f"Of micro-batches: {', '.join(SCHEDULES)}."),
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="A,B", rich_help_panel=MORE, help="One for each stage, or local rank.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", rich_help_panel=MORE, help="Emulate a link, as 50mbit each way.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FILE", rich_help_panel=MORE, help="This client's, of thinpipe keygen.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="FILE", rich_help_panel=MORE, help="The server's .pub file.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel=MORE, help="Of weights, order and all that is drawn.")
+    ] = None,
+    pixels: Annotated[int | None, typer.Option(metavar="N", rich_help_panel=MORE, help="The edge of an image.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="TOML", rich_help_panel=MORE, help="A file of fields, as: epochs = 10")
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=MORE, help="Steps between saved states (50).")
+    ] = None,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=_OUTPUT, help="Gets a trace of all processes.")
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=MORE, help="Gets a trace of all processes.")
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="Make the last line one JSON object.")
+        bool, typer.Option("--json", rich_help_panel=MORE, help="Make the last line one JSON object.")
     ] = False,
 ) -> None:
     """Trains a recipe in one of five ways, with the same numbers in the log.
 
-    [bold]thinpipe train digits[/bold]  on one device
-    [bold]thinpipe train digits --stages 2 --codec had:4[/bold]  cut, in this process
-    [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --map 0,1,0[/bold]  on ranks
-    [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --data-parallel[/bold]
-    [bold]thinpipe train digits --connect 127.0.0.1:5555[/bold]  with thinpipe serve
-
-    Ctrl-C saves everything; --resume goes on as if nothing had happened.
+    - [bold]thinpipe train digits[/bold]  on one device
+    - [bold]thinpipe train digits --stages 2 --codec had:4[/bold]  cut, in this process
+    - [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --map 0,1,0[/bold]  on ranks
+    - [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --data-parallel[/bold]
+    - [bold]thinpipe train digits --connect 127.0.0.1:5555[/bold]  with thinpipe serve
     """
     fields = {"cut": cut, "chunks": chunks, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
     fields |= {"pixels": pixels, "data_dir": data_dir}
     words: dict[str, Any] = {"connect": connect, "key": key, "server": server, "codec": codec, "grad_codec": grad_codec}
-    words |= {"stages": stages, "cuts": cuts, "map": map, "schedule": schedule, "bandwidth": bandwidth}
-    words |= {"every": every, "device": device, "devices": devices, "data_parallel": data_parallel or None}
+    words |= {"stages": stages, "cuts": cuts, "map": map, "replicas": replicas, "schedule": schedule}
+    words |= {
+        "bandwidth": bandwidth,
+        "every": every,
+        "device": device,
+        "devices": devices,
+        "data_parallel": data_parallel or None,
+    }
     here: Torchrun | None = None
     try:
         here = Torchrun.here()
@@ -156,7 +153,7 @@ def train_command(
             # Rank 0 says what is wrong; torchrun would end it for this one's failure before it could.
             leave(0)
         raise typer.BadParameter(str(error)) from error
-    status = _train(folder, origin, here, trace)
+    status = _train(folder, origin, here, trace, plain=no_tty)
     if here is None or here.rank == 0:
         _report(folder, as_json=json)
     if here is not None:
@@ -198,11 +195,11 @@ def _chosen(
     return share(found)
 
 
-def _train(folder: RunFolder, origin: Origin, here: Torchrun | None, trace: Path | None) -> int:
+def _train(folder: RunFolder, origin: Origin, here: Torchrun | None, trace: Path | None, *, plain: bool) -> int:
     """Trains, and explains what goes wrong; returns the exit status."""
     who = "" if here is None else f"rank {here.rank}: "
     try:
-        return train(folder, origin, here=here, trace=trace)
+        return train(folder, origin, here=here, trace=trace, plain=plain)
     except (ThinpipeError, ImportError, OSError) as error:
         if here is None and isinstance(error, RecipeError):
             raise typer.BadParameter(str(error)) from error

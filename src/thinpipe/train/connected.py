@@ -6,9 +6,11 @@ from pathlib import Path
 
 from thinpipe.links.net.keys import ClientKeys, read_pair, read_public
 from thinpipe.remote.client import Client
+from thinpipe.remote.terms import CUTS
 from thinpipe.train.data import Data
 from thinpipe.train.offers import offer_name
 from thinpipe.train.parts import example, optimizer, parts
+from thinpipe.train.per_cut import per_cut
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
 
@@ -39,8 +41,8 @@ def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, t
         loss_fn=own.loss_fn,
         optimizer=optimizer(recipe),
         chunks=recipe.chunks,
-        codec=settings.codec,
-        grad_codec=settings.grad_codec,
+        codec=per_cut(settings.codec, CUTS),
+        grad_codec=per_cut(settings.grad_codec, CUTS),
         schedule=settings.order,
         keys=keys,
         folder=folder,

@@ -9,10 +9,10 @@ from torch import nn
 from thinpipe.cutting import split
 from thinpipe.errors import ThinpipeError
 from thinpipe.stages.parts import Split
+from thinpipe.suggest import instead_of
 from thinpipe.train.parts import stages_of, whole
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.settings import Settings
-from thinpipe.train.suggest import instead_of
 
 _U = 3
 """Stages of a model that is cut as for a client and a server: both ends, and the middle."""
@@ -48,7 +48,7 @@ def stage_count(settings: Settings) -> int:
     if settings.workers is not None:
         said["--map"] = len(settings.workers)
     if not said:
-        return settings.ranks or 1
+        return settings.team
     if len(set(said.values())) > 1:
         texts = " and ".join(f"{option} says {number}" for option, number in said.items())
         raise RecipeError(f"how many stages? {texts}; leave one of them out")

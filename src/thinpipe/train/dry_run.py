@@ -87,7 +87,8 @@ def show(run: DryRun, console: Console) -> None:
     if run.plan.cuts:
         console.print(_cuts(run), highlight=False)
     if run.plan.summed:
-        say(f"each rank adds up {size_text(run.plan.summed)} of gradients with the others in a step")
+        who = "rank" if run.settings.replicas is None else "replica"
+        say(f"each {who} adds up {size_text(run.plan.summed)} of gradients with the others in a step")
     _schedule(run, console, say)
     say("a dry run: nothing was trained or written")
 
@@ -95,7 +96,8 @@ def show(run: DryRun, console: Console) -> None:
 def _lengths(run: DryRun) -> Iterable[str]:
     rows = run.plan.micro_batches
     micro = "" if len(rows) == 1 else f" in {len(rows)} micro-batches of {max(rows)}"
-    yield f"{run.plan.way}; {run.recipe.batch} samples a batch{micro}"
+    shared = "" if run.settings.replicas is None else f", shared by {run.settings.replicas} replicas"
+    yield f"{run.plan.way}; {run.recipe.batch} samples a batch{shared}{micro}"
     if run.steps is None:
         yield f"no samples yet: {run.trouble}"
     else:

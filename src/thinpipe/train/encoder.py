@@ -99,20 +99,26 @@ def _transformers() -> Any:
     return transformers
 
 
+_OTHERS = ("pytorch_model*.bin", "*.onnx", "*.h5", "*.msgpack", "*.gguf")
+"""Files of weights that are not read; an encoder must not begin with random weights because of them."""
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Lists a folder's files of weights.
 
     Raises:
-        RecipeError: it has some, but only pickles.
+        RecipeError: it has some, but only pickles, or for other programs.
     """
     found = sorted(folder.glob("*.safetensors"))
-    pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if not found and pickles:
+    if found:
+        return found
+    others = [file for pattern in _OTHERS for file in sorted(folder.rglob(pattern))]
+    if others:
+        why = "a pickle, which could run anything" if others[0].suffix == ".bin" else "not what PyTorch trains"
         raise RecipeError(
-            f"{pickles[0]} is a pickle, which could run anything; get the folder's model.safetensors, or save the "
-            "model again with save_pretrained"
+            f"{others[0]} is {why}; get the folder's model.safetensors, or save the model again with save_pretrained"
         )
-    return found
+    return []
 
 
 def _load(model: Any, folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 A recipe names them by a path, or as they are called in a folder of data sets::
 
-    DIR/weights/mobilenet_v2_imagenet.safetensors      --weights mobilenet_v2_imagenet.safetensors
-    DIR/models/roberta-base/config.json, ...           --model roberta-base
+    DIR/weights/mobilenet_v2_imagenet.safetensors      weights = "mobilenet_v2_imagenet.safetensors"
+    DIR/models/roberta-base/config.json, ...           model = "roberta-base"
 
 A server's files lie elsewhere than its client's. So that both begin with the same weights, a client says a digest of
 its own, and the server looks for a file of that digest among those that it has.
@@ -40,7 +40,7 @@ def weights_file(recipe: Recipe) -> Path | None:
     if found is None:
         raise RecipeError(
             f"{recipe.name} begins with weights, and there is no file {recipe.weights!r:.200}; put it at {others[0]}, "
-            f"or say where it is: --weights FILE. With --weights {NONE} it begins with random ones"
+            f"or say where it is: --set weights=FILE. With --set weights={NONE} it begins with random ones"
         )
     return found
 
@@ -54,10 +54,13 @@ def encoder_folder(recipe: Recipe) -> Path:
     here, *others = _candidates(recipe.model, _MODELS, recipe.data_dir)
     found = next((path for path in (here, *others) if (path / "config.json").is_file()), None)
     if found is None:
+        inside = sorted(here.rglob("config.json"), key=lambda path: len(path.parts)) if here.is_dir() else []
+        if inside:
+            raise RecipeError(f"{here} has no config.json; did you mean --set model={inside[0].parent}?")
         raise RecipeError(
             f"there is no encoder {recipe.model!r:.200}, which would be a folder with a config.json. Get one, as by: "
-            f"hf download FacebookAI/roberta-base --local-dir {others[0]}; or say where it is: --model DIR. "
-            f"--model {TINY} needs no files, and learns little"
+            f"hf download FacebookAI/roberta-base --local-dir {others[0]}; or say where it is: --set model=DIR. "
+            f"--set model={TINY} needs no files, and learns little"
         )
     return found
 

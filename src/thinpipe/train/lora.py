@@ -31,7 +31,7 @@ def add_lora(model: Any, recipe: Recipe) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ImportError("LoRA needs peft; run: pip install 'thinpipe[lora]', or train all: --lora 0") from error
+        raise ImportError("LoRA needs peft; run: pip install 'thinpipe[lora]', or train all: --set lora=0") from error
     prefix = f"{model.base_model_prefix}."
     here = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     targets = [name for name in _TARGETS if name in here]

@@ -23,6 +23,7 @@ from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.parts import Split
 from thinpipe.train.cuts import cut_model
 from thinpipe.train.parts import example, loss, optimizer, stages_of
+from thinpipe.train.per_cut import per_cut
 from thinpipe.train.precision import precision_of
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
@@ -91,11 +92,11 @@ class Plan:
 
     Args:
         way: who computes what.
-        micro_batches: the rows of each micro-batch of a full batch.
+        micro_batches: the rows of each micro-batch of a full batch; with replicas, of one of them.
         exact: whether a whole batch was measured; else some of its rows were, and the bytes are multiplied.
         stages: one for each.
-        cuts: one for each.
-        summed: bytes of gradients that each rank of data parallel training adds up with the others in a step.
+        cuts: one for each; with replicas, what one of them sends.
+        summed: bytes of gradients that each copy of the model adds up with the others in a step.
         schedule: its name; None where there is one stage.
     """
 
@@ -119,7 +120,8 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         ThinpipeError: the model cannot be cut so.
     """
     split = _split(recipe, settings)
-    n, rows = len(split), row_counts(recipe.batch, recipe.chunks)
+    replicas = settings.replicas or 1
+    n, rows = len(split), row_counts(math.ceil(recipe.batch / replicas), recipe.chunks)
     measured = _Measured.of(recipe, settings, split, rows)
     held = [1] * n if settings.way is Way.DATA_PARALLEL else [len(rows)] * n
     if n > 1:
@@ -150,7 +152,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         exact=measured.exact,
         stages=stages,
         cuts=measured.cuts,
-        summed=sum(stage.gradients for stage in stages) if settings.way is Way.DATA_PARALLEL else 0,
+        summed=sum(stage.gradients for stage in stages) if settings.way is Way.DATA_PARALLEL or replicas > 1 else 0,
         schedule=settings.order if n > 1 else None,
     )
 
@@ -161,7 +163,7 @@ def schedule_of(settings: Settings, n: int, m: int) -> tuple[Job, list[ActionLis
     if settings.way is Way.CONNECTED:
         workers = _U
     elif settings.way is Way.RANKS:
-        workers = settings.workers or in_turn(n, settings.ranks or 1)
+        workers = settings.workers or in_turn(n, settings.team)
     else:
         workers = in_turn(n, n)
     return plan(settings.order, n, m, workers, ahead=_AHEAD)
@@ -178,7 +180,9 @@ def _whose(settings: Settings, n: int) -> list[str]:
     if settings.way is Way.CONNECTED:
         return ["client", "server", "client"]
     if settings.way is Way.RANKS:
-        return [f"rank {worker}" for worker in settings.workers or in_turn(n, settings.ranks or 1)]
+        places = settings.workers or in_turn(n, settings.team)
+        sharing = [list(range(place, settings.ranks or 1, settings.team)) for place in places]
+        return [f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for ranks in sharing]
     if settings.way is Way.DATA_PARALLEL:
         return [f"each of {settings.ranks} ranks"]
     return list(settings.device_list() or (settings.device,) * n)
@@ -230,7 +234,7 @@ class _Measured:
         exact = sum(rows) * sum(x.numel() for x in tree_leaves(one) if isinstance(x, Tensor)) <= _MOST
         chunks, count = (len(rows), sum(rows)) if exact else (1, min(_FEW, sum(rows)))
         devices = ["cpu"] * len(split)
-        there, back = settings.codec, settings.grad_codec
+        there, back = (per_cut(text, len(split) - 1) for text in (settings.codec, settings.grad_codec))
         pipe = Pipe(split, devices=devices, chunks=chunks, checkpoint="never", codec=there, grad_codec=back).train()
         watches = [_Watch(partition) for partition in pipe.partitions]
         with torch.random.fork_rng(devices=[]), precision_of(recipe):

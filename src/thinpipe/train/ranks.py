@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from thinpipe import checkpoint
 from thinpipe.links import Throttle
-from thinpipe.remote.cost import StepCost
+from thinpipe.runtime.crossing import CodecChoice
 from thinpipe.runtime.pipeline import Pipeline
+from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.parts import Split
 from thinpipe.train.dice import dice
 from thinpipe.train.parts import loss, optimizer
 from thinpipe.train.recipe import Recipe
+from thinpipe.train.side_costs import SidedCost, rank_sides
 from thinpipe.train.step_costs import RankCost, ranks_cost
 from thinpipe.train.stop import SharedStop
 from thinpipe.train.updates import set_lr
@@ -36,6 +40,7 @@ class Ranks:
         device: of this rank's stages.
         stop: told after every step which ranks had a signal.
         workers: the rank of each stage (default: dealt out in turn).
+        replicas: how many pipelines there are, each of which trains its rows of every batch (default: one).
         schedule: of the micro-batches (default: ``1f1b``).
         codec: packs activations at the cuts (default: nothing does).
         grad_codec: packs gradients at the cuts (default: nothing does).
@@ -53,9 +58,10 @@ class Ranks:
         device: torch.device,
         stop: SharedStop,
         workers: Sequence[int] | None = None,
+        replicas: int = 1,
         schedule: str = "1f1b",
-        codec: str | None = None,
-        grad_codec: str | None = None,
+        codec: CodecChoice = None,
+        grad_codec: CodecChoice = None,
         bandwidth: float | None = None,
         trace: Path | None = None,
     ) -> None:
@@ -68,6 +74,7 @@ class Ranks:
             codec=codec,
             grad_codec=grad_codec,
             map=workers,
+            replicas=replicas,
             device=device,
             throttle=None if bandwidth is None else lambda: Throttle(bandwidth),
             trace=trace,
@@ -78,7 +85,7 @@ class Ranks:
         loaded = checkpoint.load(folder, self._pipeline, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
         self._saved = self.committed
-        self.cost: StepCost | None = None
+        self.cost: SidedCost | None = None
 
     def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
         """Trains on one batch, and returns its loss, on every rank."""
@@ -86,10 +93,10 @@ class Ranks:
         began, before = time.perf_counter(), self._counted()
         set_lr(self._optimizer, lr)
         # In micro-batches each stage has dice of its own, from the same seed. Without, ranks draw as one device does,
-        # and would all throw the same ones.
-        apart = self._pipeline.rank if self._recipe.chunks == 1 else 0
+        # and would all throw the same ones. So would replicas.
+        apart = self._pipeline.rank if self._recipe.chunks == 1 else self._pipeline.replica
         with dice(self._recipe.seed, self.committed, [self._pipeline.device], apart=apart):
-            found = self._pipeline.step(inputs, targets)
+            found = self._pipeline.step(self._own(inputs), self._own(targets))
         if clip is not None:
             self._pipeline.clip_grad_norm_(clip)
         if self._optimizer is not None:
@@ -98,19 +105,23 @@ class Ranks:
         self.committed += 1
         told = self._confer(before)
         seconds = time.perf_counter() - began
-        self.cost = ranks_cost(told, step=self.committed, rows=len(targets), seconds=seconds)
+        whole = ranks_cost(told, step=self.committed, rows=len(targets), seconds=seconds)
+        self.cost = SidedCost(whole, rank_sides(told))
         if self.committed % self._every == 0:
             self.save()
         return found.detach()
 
     def evaluate(self, inputs: Any) -> Any:
         """Returns the outputs for inputs, on every rank: each computes the same metrics, and one of them logs."""
-        output = self._pipeline.evaluate(inputs)
+        output = self._pipeline.evaluate(self._own(inputs))
         shapes = self._pipeline.gather("the shape of outputs", None if output is None else list(output.shape))
-        source = next(rank for rank, shape in enumerate(shapes) if shape is not None)
-        whole = torch.empty(shapes[source]) if output is None else output.detach().float().cpu().contiguous()
-        dist.broadcast(whole, source)
-        return whole
+        parts = []
+        for source, shape in enumerate(shapes):
+            if shape is not None:
+                mine = source == self._pipeline.rank
+                parts.append(output.detach().float().cpu().contiguous() if mine else torch.empty(shape))
+                dist.broadcast(parts[-1], source)
+        return torch.cat(parts)
 
     def save(self) -> None:
         """Saves a state with all ranks, unless the last one is of the same step."""
@@ -122,12 +133,28 @@ class Ranks:
         """Ends the pipeline, and writes the trace."""
         self._pipeline.close()
 
+    def _own(self, batch: Any) -> Any:
+        """Takes this replica's rows out of a batch, perhaps none: replicas have one part after the other."""
+        replicas = self._pipeline.replicas
+        sizes = row_counts(len(tree_leaves(batch)[0]), replicas)
+        ends = list(accumulate(sizes + [0] * (replicas - len(sizes)), initial=0))
+        rows = slice(*ends[self._pipeline.replica :][:2])
+        return tree_map_only(Tensor, lambda tensor: tensor[rows], batch)
+
     def _confer(self, before: RankCost) -> list[RankCost]:
         """Tells all ranks what this one counted in the step, and which signal it had: one message for both."""
-        own = self._counted().since(before)
+        last = self._pipeline.replicas - 1
+        own = self._counted().since(before).with_sums(self._summed(), higher=self._pipeline.replica < last)
         told = self._pipeline.gather("the cost of a step", [self._stop.own, own.to_json()])
         self._stop.heard(signal for signal, _ in told)
         return [RankCost(**cost) for _, cost in told]
 
+    def _summed(self) -> int:
+        """Tells what this rank sent for the sums over replicas: they go round in a ring, all but its own part twice."""
+        statistics, replicas = self._pipeline.statistics, self._pipeline.replicas
+        return 0 if statistics is None else 2 * (replicas - 1) * statistics.reduced // replicas
+
     def _counted(self) -> RankCost:
-        return RankCost.so_far(self._pipeline.rank, self._pipeline.statistics)
+        return RankCost.so_far(
+            self._pipeline.rank, self._pipeline.statistics, timed=self._pipeline.device.type == "cpu"
+        )

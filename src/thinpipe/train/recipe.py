@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_type_hints
 
 from thinpipe.errors import ThinpipeError
-from thinpipe.train.suggest import instead_of
+from thinpipe.suggest import instead_of
 
 
 class RecipeError(ThinpipeError, ValueError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from thinpipe.suggest import instead_of
 from thinpipe.train.digits import DIGITS
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.subject import Subject
-from thinpipe.train.suggest import instead_of
 from thinpipe.train.text import TEXT
 from thinpipe.train.two_machines import TWO_MACHINES
 from thinpipe.train.vision import VISION

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from thinpipe.codecs import codec as codec_of
 from thinpipe.links.throttle import parse_rate
 from thinpipe.schedule import SCHEDULES
 from thinpipe.schedule.job import parse_workers
+from thinpipe.suggest import instead_of
+from thinpipe.train.per_cut import codecs_in
 from thinpipe.train.recipe import RecipeError
 from thinpipe.train.way import Way
 
-_USUAL = {Way.IN_PROCESS: "gpipe"}
+_USUAL = {Way.IN_PROCESS: "gpipe", Way.CONNECTED: "stream"}
 _ORDER = "1f1b"
 
 
@@ -32,10 +33,12 @@ class Settings:
             recipe says, others into stages with as many parameters as the next).
         map: the rank of each stage, as ``0,1,0`` (default: dealt out in turn).
         ranks: how many processes torchrun has started (default: it has started none).
+        replicas: how many pipelines the ranks are, each with its rows of every batch (default: one).
         data_parallel: whether each rank has the whole model and its rows of a batch.
-        codec: packs activations (default: nothing does).
-        grad_codec: packs gradients (default: nothing does).
-        schedule: of the micro-batches (default: ``1f1b``; in process ``gpipe``, which is all that there is).
+        codec: packs activations; as ``power:3/power:7`` one for each cut (default: nothing does).
+        grad_codec: packs gradients, likewise (default: nothing does).
+        schedule: of the micro-batches (default: ``1f1b``; with a server ``stream``, which keeps both directions of a
+            thin link busy; in process ``gpipe``, which is all that there is).
         bandwidth: of an emulated link each way, as ``50mbit`` (default: what the network has).
         every: steps between two saved states.
         device: of the client's parts, or of everything.
@@ -50,6 +53,7 @@ class Settings:
     cuts: str | None = None
     map: str | None = None
     ranks: int | None = None
+    replicas: int | None = None
     data_parallel: bool = False
     codec: str | None = None
     grad_codec: str | None = None
@@ -69,6 +73,11 @@ class Settings:
         if self.ranks is not None:
             return Way.RANKS
         return Way.ONE_DEVICE if self.stages is None and self.cuts is None else Way.IN_PROCESS
+
+    @property
+    def team(self) -> int:
+        """The number of ranks that one pipeline has."""
+        return (self.ranks or 1) // (self.replicas or 1)
 
     @property
     def order(self) -> str:
@@ -95,12 +104,12 @@ class Settings:
             SpecError: there is no such codec.
         """
         if self.order not in SCHEDULES:
-            raise RecipeError(f"no schedule is called {self.order!r:.40}; there are {', '.join(SCHEDULES)}")
+            raise RecipeError(f"no schedule is called {self.order!r:.40}; {instead_of(self.order, SCHEDULES)}")
         self._verify_way()
         if (self.key is None) != (self.server is None):
             raise RecipeError("--key and --server belong together: this client's keys, and whom they may talk to")
         for text in filter(None, (self.codec, self.grad_codec)):
-            codec_of(text)
+            codecs_in(text)
         self.rate()
         _ = self.workers
         for device in self.device_list() or (self.device,):
@@ -122,10 +131,28 @@ class Settings:
         for option in self._given():
             if self.way not in _USE[option]:
                 raise RecipeError(f"--{option.replace('_', '-')} {_REASONS[option]}; {_hint(option, self.way)}")
+        self._verify_replicas()
         if self.way is Way.IN_PROCESS and self.order != "gpipe":
             raise RecipeError(
                 f"--schedule {self.order} is one for ranks and servers; in process all micro-batches go forward, then "
                 "all backward: leave it out, or use torchrun"
+            )
+
+    def _verify_replicas(self) -> None:
+        """Checks that the ranks can be so many pipelines, and that one of them has a rank for each stage."""
+        if self.replicas is None:
+            return
+        ranks, replicas = self.ranks or 1, self.replicas
+        if ranks % replicas:
+            near = replicas * max(ranks // replicas, 1)
+            raise RecipeError(
+                f"--replicas {replicas} cannot be made of {ranks} processes; start a multiple of it, as torchrun "
+                f"--nproc-per-node {near}, or say another number"
+            )
+        if self.workers is not None and max(self.workers) >= self.team:
+            raise RecipeError(
+                f"--map {self.map} names rank {max(self.workers)}, and each of {replicas} replicas has {self.team} of "
+                f"{ranks} ranks; count them from 0 to {self.team - 1}"
             )
 
     def _given(self) -> list[str]:
@@ -157,6 +184,7 @@ _USE: dict[str, tuple[Way, ...]] = {
     "stages": _CUT,
     "cuts": _CUT,
     "map": (Way.RANKS,),
+    "replicas": (Way.RANKS,),
     "codec": _SENT,
     "grad_codec": _SENT,
     "schedule": _SENT,
@@ -173,6 +201,7 @@ _REASONS = {
     "stages": "cuts the model here, and this way cuts it otherwise or not at all",
     "cuts": "cuts the model here, and this way cuts it otherwise or not at all",
     "map": "gives stages to the ranks of torchrun",
+    "replicas": "makes several pipelines of the ranks of torchrun",
     "codec": _PACKS,
     "grad_codec": _PACKS,
     "schedule": "orders micro-batches among stages, and here are none",

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from thinpipe.suggest import instead_of
 from thinpipe.train.data import Data
 from thinpipe.train.recipe import Recipe, RecipeError, field_names
-from thinpipe.train.suggest import instead_of
 
 _ALWAYS = frozenset(
     (

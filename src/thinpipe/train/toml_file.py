@@ -15,8 +15,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from thinpipe.suggest import instead_of
 from thinpipe.train.recipe import Recipe, RecipeError, field_names
-from thinpipe.train.suggest import instead_of
 
 
 def from_toml(path: Path | str, name: str | None = None) -> dict[str, Any]:

@@ -1,12 +1,10 @@
-"""Offers of the server's owner, by the place of the function that makes them: ``name=package.module:factory``."""
+"""Offers of the server's owner, by the place of the function that makes them: ``name=path/to/file.py:factory``."""
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from thinpipe.check.target import UsageError, factory_of
 from thinpipe.remote.offer import Offer
 from thinpipe.train.recipe import RecipeError
 
@@ -15,7 +13,8 @@ def user_offers(texts: Sequence[str]) -> dict[str, Callable[[], Offer]]:
     """Imports the factories that the texts name; each is called once, to be sure that it works.
 
     Args:
-        texts: as ``mine=package.module:factory``; the current directory is importable.
+        texts: as ``mine=package.module:factory`` or ``mine=path/to/file.py:factory``; the current directory is
+            importable.
 
     Raises:
         RecipeError: a text names no factory, or it returns no ``Offer``.
@@ -25,21 +24,21 @@ def user_offers(texts: Sequence[str]) -> dict[str, Callable[[], Offer]]:
         name, equals, place = text.partition("=")
         module, colon, factory = place.rpartition(":")
         if not (name and equals and module and colon and factory):
-            raise RecipeError(f"{text!r} is no offer; write name=package.module:factory")
+            raise RecipeError(f"{text!r} is no offer; write name=package.module:factory or name=file.py:factory")
         if name in found:
             raise RecipeError(f"two offers are called {name!r}; give each a name of its own")
-        found[name] = _factory(module, factory)
+        found[name] = _factory(place)
     return found
 
 
-def _factory(module: str, name: str) -> Callable[[], Offer]:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+def _factory(place: str) -> Callable[[], Offer]:
     try:
-        factory = getattr(importlib.import_module(module), name)
+        factory = factory_of(place)
         made = factory()
+    except UsageError as error:
+        raise RecipeError(str(error)) from error
     except Exception as error:
-        raise RecipeError(f"{module}:{name} makes no offer: {type(error).__name__}: {error}") from error
+        raise RecipeError(f"{place} makes no offer: {type(error).__name__}: {error}") from error
     if not isinstance(made, Offer):
-        raise RecipeError(f"{module}:{name} must return a thinpipe Offer, got {type(made).__name__}")
+        raise RecipeError(f"{place} must return a thinpipe Offer, got {type(made).__name__}")
     return factory  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ import torch
 from thinpipe.train.cuts import cut_model
 from thinpipe.train.data import Data
 from thinpipe.train.local import Local
+from thinpipe.train.per_cut import per_cut
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.settings import Settings
 from thinpipe.train.stop import SharedStop, Stop
@@ -82,8 +83,8 @@ def _in_process(recipe: Recipe, settings: Settings, folder: Path) -> Trainer:
         folder=folder,
         every=settings.every,
         devices=devices,
-        codec=settings.codec,
-        grad_codec=settings.grad_codec,
+        codec=per_cut(settings.codec, len(stages) - 1),
+        grad_codec=per_cut(settings.grad_codec, len(stages) - 1),
     )
 
 
@@ -92,17 +93,19 @@ def _ranks(
 ) -> Trainer:
     from thinpipe.train.ranks import Ranks
 
+    stages = cut_model(recipe, settings)
     return Ranks(
         recipe,
-        cut_model(recipe, settings),
+        stages,
         folder=folder,
         every=settings.every,
         device=device,
         stop=stop,
         workers=settings.workers,
+        replicas=settings.replicas or 1,
         schedule=settings.order,
-        codec=settings.codec,
-        grad_codec=settings.grad_codec,
+        codec=per_cut(settings.codec, len(stages) - 1),
+        grad_codec=per_cut(settings.grad_codec, len(stages) - 1),
         bandwidth=settings.rate(),
         trace=trace,
     )

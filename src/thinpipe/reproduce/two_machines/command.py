@@ -19,6 +19,7 @@ from thinpipe.bench.options import Json, Output, Seed, Tiny, kept, progress
 from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet
 from thinpipe.errors import ThinpipeError
+from thinpipe.help import MORE, HelpAll
 from thinpipe.reproduce.two_machines.row import CHUNKS, CODECS, CUTS, FULL, Row, table
 from thinpipe.reproduce.two_machines.sheet import costs_sheet, documents_sheet, over_none
 
@@ -58,32 +59,45 @@ def two_machines_command(
     via: Annotated[
         str | None,
         typer.Option(
-            help="namespaces: two hosts on this machine, joined by a wire that the kernel slows (root, iproute2); "
-            "emulated: the loopback, both ends hold back what they send (default: namespaces, where they can be)."
+            help="namespaces: a wire that the kernel slows (root, iproute2); emulated: the loopback, held back by both "
+            "ends (default: namespaces, where they can be)."
         ),
     ] = None,
     connect: Annotated[
-        str | None, typer.Option(help="A server that is there, as host:port: thinpipe serve, on another machine.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="With --connect: this client's .key file.")] = None,
-    server: Annotated[str | None, typer.Option(help="With --connect: the server's .pub file.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Of the server that is started, as cuda (default: a GPU if there is one).")
-    ] = None,
-    client_threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cores of the client (default: all, or half if the server has the other half)."),
+        str | None, typer.Option(help="A server that is there, as host:port, by thinpipe serve.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure rows that are recorded already, too.")] = False,
     tiny: Tiny = False,
     seed: Seed = 0,
     json: Json = False,
     output: Output = None,
+    help_all: HelpAll = False,  # noqa: ARG001 - it does everything by itself
+    key: Annotated[
+        str | None, typer.Option(rich_help_panel=MORE, help="With --connect: this client's .key file.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(rich_help_panel=MORE, help="With --connect: the server's .pub file.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=MORE, help="Of the server that is started, as cuda (default: a GPU if there is one)."
+        ),
+    ] = None,
+    client_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel=MORE,
+            help="Cores of the client (default: all, or half if the server has the other half).",
+        ),
+    ] = None,
 ) -> None:
-    """Bytes, bandwidth and time of a batch between a client and a server, the documents' figures beside ours.
+    """Bytes, bandwidth and time of a batch between a client and a server.
 
-    MobileNetV2 at 224 pixels: the client has the first and the last layers, the server the middle. Each row is recorded
-    as soon as it is measured, and one that is recorded is not measured again.
+    The documents' figures stand beside ours. MobileNetV2 at 224 pixels: the client has the first and the last
+    layers, the server the middle. Each row is recorded as soon as it is measured, and one that is recorded is not
+    measured again.
 
     Example: [bold]thinpipe reproduce two-machines --bandwidth 4gbit,1gbit,100mbit[/bold]
     """

@@ -1,0 +1,66 @@
+"""Sort against uniform quantization at the same number of bits: the documents' two plots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from thinpipe.reproduce.training.table import NONE, Published, Row, Table, Work
+from thinpipe.reproduce.training.works import CIFAR10, RTE
+
+_IMAGES, _TEXTS = replace(CIFAR10, prefix="cifar10"), replace(RTE, prefix="rte")
+
+# The documents split bits three to one where they can; on RTE 4 bits are 2+2, 6 are 4+2 and 10 are 8+2.
+_CIFAR10_SORT = {"sort:3+1": 0.8971, "sort:6+2": 0.9540, "sort:9+3": 0.9575, "sort:12+4": 0.9584}
+_CIFAR10_UNIFORM = {"uniform:4": 0.7051, "uniform:8": 0.8742, "uniform:12": 0.9518, "uniform:16": 0.9574}
+_RTE_SORT = {
+    "sort:2+2": 0.522,
+    "sort:4+2": 0.7946,
+    "sort:6+2": 0.7967,
+    "sort:8+2": None,
+    "sort:9+3": 0.7967,
+    "sort:12+4": 0.797,
+}
+_RTE_UNIFORM = {
+    "uniform:4": 0.522,
+    "uniform:6": None,
+    "uniform:8": 0.7747,
+    "uniform:10": 0.7828,
+    "uniform:12": 0.7869,
+    "uniform:16": 0.7938,
+}
+
+
+def _bits(codec: str) -> int:
+    return sum(map(int, codec.partition(":")[2].split("+")))
+
+
+def _rows(work: Work, series: str, figures: dict[str, float | None]) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            work=work,
+            codec=codec,
+            series=series,
+            published=Published() if value is None else Published(value=value, ratio=_bits(codec) / 32),
+        )
+        for codec, value in figures.items()
+    )
+
+
+ABLATION = Table(
+    name="ablation-bits",
+    title="Sort against uniform quantization",
+    about="accuracy on CIFAR-10 and RTE of sort and uniform quantization at 4 to 16 bits",
+    rows=(
+        Row(work=_IMAGES, codec=NONE, series=NONE),
+        *_rows(_IMAGES, "sort", dict(_CIFAR10_SORT)),
+        *_rows(_IMAGES, "uniform", dict(_CIFAR10_UNIFORM)),
+        Row(work=_TEXTS, codec=NONE, series=NONE),
+        *_rows(_TEXTS, "sort", _RTE_SORT),
+        *_rows(_TEXTS, "uniform", _RTE_UNIFORM),
+    ),
+    source="The documents' figures are read off their plots; their ratio is nominal, bits over 32. Their point of sort "
+    "quantization at 4 bits on CIFAR-10 is not that of their table, 87.10, and was probably simulated.",
+    needs="thinpipe\\[data,hf]; CIFAR-10 with weights, RTE with RoBERTa-base or --encoder; a GPU",
+    time="estimated: half an hour a row and seed with a recent GPU, less what other tables have recorded; --tiny: "
+    "25 seconds",
+)

@@ -1,0 +1,142 @@
+"""What is asked of a table, and what that makes of a row: a recipe, and settings to train it with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thinpipe.reproduce.training.table import Row, Table
+from thinpipe.train import Recipe, resolved
+from thinpipe.train.encoder import settings_of, weight_files
+from thinpipe.train.files import TINY, digest, encoder_folder
+from thinpipe.train.recipes import subject_of
+from thinpipe.train.settings import Settings
+
+STAGES = 3
+_EVERY = 200
+_ROBERTA = {"model_type": "roberta", "num_hidden_layers": 12, "hidden_size": 768, "vocab_size": 50_265}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What is asked of a table.
+
+    Args:
+        rows: which ones.
+        seeds: each row is trained once with each.
+        epochs: how many; None for the documents'.
+        data_dir: the folder of data sets; None for the usual places.
+        encoder: the folder of the encoder that texts are trained with; None for RoBERTa-base.
+        device: of everything.
+        tiny: whether it is the small work of the same shape.
+    """
+
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    epochs: int | None
+    data_dir: Path | None
+    encoder: Path | None
+    device: str
+    tiny: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row with a seed, ready to be trained.
+
+    Args:
+        table: that it is of.
+        row: what is trained.
+        seed: of weights, order and all that is drawn.
+        recipe: resolved.
+        settings: resolved.
+        tiny: whether it is the small work.
+    """
+
+    table: Table
+    row: Row
+    seed: int
+    recipe: Recipe
+    settings: Settings
+    tiny: bool
+
+    @classmethod
+    def of(cls, table: Table, row: Row, seed: int, ask: Ask, texts: Path | None) -> Job:
+        """Makes a job.
+
+        Args:
+            table: that the row is of.
+            row: what to train.
+            seed: with which.
+            ask: what was asked for.
+            texts: the folder of made-up texts, with ``tiny``.
+        """
+        work, is_text = row.work, reads_texts(row.work.recipe)
+        said: dict[str, Any] = dict(work.tiny if ask.tiny else work.changes) | {"cut": row.cut, "seed": seed}
+        folder = texts if ask.tiny and is_text else ask.data_dir
+        if folder is not None:
+            said["data_dir"] = str(folder)
+        if ask.encoder is not None and is_text:
+            said["model"] = str(ask.encoder)
+        if ask.epochs is not None:
+            said["epochs"] = ask.epochs
+        recipe = resolved(work.tiny_recipe if ask.tiny else work.recipe, said)
+        settings = Settings(
+            stages=STAGES, codec=row.packs, grad_codec=row.packs, every=_EVERY, device=ask.device
+        ).verify()
+        return cls(table, row, seed, recipe, settings, ask.tiny)
+
+    @property
+    def name(self) -> str:
+        """Of the job, and of its file."""
+        return f"{self.row.name}-seed{self.seed}"
+
+    def identity(self) -> dict[str, Any]:
+        """Lists what the figures depend on, apart from the machine; jobs that are alike in this are the same.
+
+        Raises:
+            RecipeError: the encoder is not there.
+        """
+        first, second = self.row.codecs
+        # Where an encoder lies is no part of it; what is in its files is.
+        recipe = {name: value for name, value in self.recipe.to_json().items() if name != "data_dir"}
+        if self.is_text:
+            recipe["model"] = TINY if self.recipe.model == TINY else digest(encoder_folder(self.recipe))
+        return {
+            "codec": self.row.codec,
+            "codec_cut_1": first,
+            "codec_cut_2": second,
+            "cut": self.row.cut,
+            "stages": STAGES,
+            "seed": self.seed,
+            "tiny": self.tiny,
+            "recipe": recipe,
+        }
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an encoder is trained."""
+        return reads_texts(self.recipe.name)
+
+    def stand_in(self) -> str | None:
+        """Says what is trained in place of what the documents trained; None if that is what is trained.
+
+        Raises:
+            RecipeError: the encoder is not there.
+        """
+        if not self.is_text:
+            return f"stand-in: a small network on handwritten digits, not {self.row.work.label}" if self.tiny else None
+        if self.tiny:
+            return "stand-in: a tiny random encoder on made-up texts, not RoBERTa-base"
+        folder, found = encoder_folder(self.recipe), settings_of(self.recipe)
+        if any(found.get(name) != value for name, value in _ROBERTA.items()):
+            # A folder may be called anything; many a config.json says what its model was called.
+            name = str(found.get("_name_or_path") or folder.resolve()).rstrip("/").rpartition("/")[2]
+            return f"stand-in: {name:.60}, not RoBERTa-base"
+        return None if weight_files(folder) else "stand-in: RoBERTa-base with random weights, not pretrained"
+
+
+def reads_texts(recipe: str) -> bool:
+    """Tells whether a recipe trains an encoder of texts."""
+    return "max_length" in subject_of(recipe).uses

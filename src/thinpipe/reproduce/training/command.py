@@ -1,0 +1,139 @@
+"""The words of ``thinpipe reproduce`` for the tables whose rows are trained; all of them have the same options."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from thinpipe.bench.options import Json, Output, Tiny
+from thinpipe.errors import ThinpipeError
+from thinpipe.reproduce.training.ask import Ask, reads_texts
+from thinpipe.reproduce.training.session import Session
+from thinpipe.reproduce.training.show import show
+from thinpipe.reproduce.training.table import CUTS, DOCUMENTS, Row, Table
+from thinpipe.train.recipe import RecipeError
+from thinpipe.train.settings import Settings
+
+_SEEDS, _TINY_SEEDS = "0,1,2", "0"
+
+
+def training_command(table: Table) -> Callable[..., None]:
+    """Makes the command of a table."""
+
+    def command(
+        *,
+        rows: Annotated[
+            str | None, typer.Option(help="Only rows whose names match one of these, as 'none,sort*' (default: all).")
+        ] = None,
+        seeds: Annotated[
+            str | None,
+            typer.Option(help=f"Each row is trained with each of them (default: {_SEEDS}; 0 with --tiny)."),
+        ] = None,
+        epochs: Annotated[int | None, typer.Option(min=1, help="How many (default: the documents').")] = None,
+        cut: Annotated[
+            str, typer.Option(help="documents; pooled, which sends far less at the second cut; or both.")
+        ] = DOCUMENTS,
+        data_dir: Annotated[Path | None, typer.Option(help="The folder of data sets (default: the usual places).")] = (
+            None
+        ),
+        encoder: Annotated[
+            Path | None,
+            typer.Option(help="The folder of an encoder that stands in for RoBERTa-base; tables of texts only."),
+        ] = None,
+        device: Annotated[
+            str | None, typer.Option(help="Of everything, as cpu (default: a GPU if there is one).")
+        ] = None,
+        runs: Annotated[
+            Path | None,
+            typer.Option(
+                help="The folder of the runs, with logs and what an interrupted one goes on from (default: runs; with "
+                "--output, runs in that)."
+            ),
+        ] = None,
+        again: Annotated[bool, typer.Option("--again", help="Train rows that are recorded already, too.")] = False,
+        tiny: Tiny = False,
+        json: Json = False,
+        output: Output = None,
+    ) -> None:
+        if tiny and (data_dir is not None or encoder is not None):
+            raise typer.BadParameter("--tiny has data and models of its own; leave out --data-dir and --encoder")
+        if encoder is not None and not any(reads_texts(work.recipe) for work in table.works):
+            raise typer.BadParameter(f"{table.name} trains on images, and has no encoder; leave out --encoder")
+        ask = Ask(
+            rows=_rows(table, cut, rows),
+            seeds=_seeds(seeds or (_TINY_SEEDS if tiny else _SEEDS)),
+            epochs=epochs,
+            data_dir=data_dir,
+            encoder=encoder,
+            device=_device(device),
+            tiny=tiny,
+        )
+        folder = output if output is not None or tiny else Path("results")
+        with _run_folder(runs, folder, output) as place:
+            session = Session(table, ask, folder, place)
+            try:
+                status = session.run(again=again)
+            except ThinpipeError as error:
+                typer.echo(str(error), err=True)
+                if session.records and folder is not None:
+                    typer.echo(f"{len(session.records)} are recorded in {folder}; the same command goes on", err=True)
+                raise typer.Exit(1) from error
+        show(session, as_json=json)
+        if status or not session.records:
+            raise typer.Exit(status or 1)
+
+    command.__doc__ = (
+        f"{table.title}: {table.about}.\n\nEvery row is trained with every seed and recorded as soon as it is done; "
+        "one that is recorded is not trained again, and one that was interrupted goes on.\n\n"
+        f"Example: [bold]thinpipe reproduce {table.name} --seeds 0,1,2[/bold]"
+    )
+    return command
+
+
+@contextmanager
+def _run_folder(given: Path | None, folder: Path | None, output: Path | None) -> Iterator[Path]:
+    """Finds the folder of runs; what nobody keeps a record of is gone afterwards."""
+    if given is not None or folder is not None:
+        yield given or (Path("runs") if output is None else output / "runs")
+        return
+    with tempfile.TemporaryDirectory(prefix="thinpipe-") as place:
+        yield Path(place)
+
+
+def _rows(table: Table, cut: str, names: str | None) -> tuple[Row, ...]:
+    cuts = CUTS if cut == "both" else tuple(dict.fromkeys(word.strip() for word in cut.split(",")))
+    for word in cuts:
+        if word not in CUTS:
+            raise typer.BadParameter(f"there is no cut {word!r:.40}; use {', '.join(CUTS)} or both")
+    found = table.cut_at(cuts)
+    if names is None:
+        return found
+    patterns = [word.strip() for word in names.split(",")]
+    wanted = tuple(row for row in found if any(fnmatchcase(row.name, pattern) for pattern in patterns))
+    if not wanted:
+        raise typer.BadParameter(f"no row matches {names!r}; there are {', '.join(row.name for row in found)}")
+    return wanted
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not word.isdecimal():
+            raise typer.BadParameter(f"--seeds are whole numbers, as 0,1,2; got {word!r}")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _device(name: str | None) -> str:
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        Settings(device=chosen).verify()
+    except RecipeError as error:
+        raise typer.BadParameter(str(error)) from error
+    return chosen

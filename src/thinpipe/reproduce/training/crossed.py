@@ -1,0 +1,78 @@
+"""What crossed each cut of a run, kept beside its log: a run that goes on begins to count anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from thinpipe.runtime.crossing import Flow
+from thinpipe.train.log import EvaluationLine, StepLine
+
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What crossed one cut, both ways together.
+
+    Args:
+        packed: bytes, headers included.
+        raw: bytes of the tensors as they were.
+        elements: of the tensors.
+    """
+
+    packed: int = 0
+    raw: int = 0
+    elements: int = 0
+
+    def __add__(self, other: Crossing) -> Crossing:
+        return Crossing(self.packed + other.packed, self.raw + other.raw, self.elements + other.elements)
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes over those of the tensors as they were; None before anything crossed."""
+        return self.packed / self.raw if self.raw else None
+
+    @property
+    def float32_ratio(self) -> float | None:
+        """Bytes over those of the tensors in float32, as the documents count; None before anything crossed."""
+        return self.packed / (_FLOAT32 * self.elements) if self.elements else None
+
+    @classmethod
+    def of(cls, flows: Sequence[Flow]) -> Crossing:
+        """Adds up both ways."""
+        return sum((cls(flow.packed, flow.raw, flow.elements) for flow in flows), cls())
+
+
+class Crossed:
+    """Looks on, and writes down after each epoch what has crossed the cuts, tests included.
+
+    Args:
+        path: the file; with one that is there, it adds to that.
+        traffic: tells what has crossed since this process began.
+    """
+
+    def __init__(self, path: Path, traffic: Callable[[], Sequence[tuple[Flow, Flow]]]) -> None:
+        self._path, self._traffic = path, traffic
+        self._before = read_crossed(path)
+
+    def stepped(self, line: StepLine) -> None:
+        """Waits for the end of the epoch."""
+
+    def evaluating(self, epoch: int) -> None:
+        """Waits for the end of the test."""
+
+    def evaluated(self, line: EvaluationLine) -> None:
+        """Writes it down."""
+        now = [Crossing.of(flows) for flows in self._traffic()]
+        before = self._before or [Crossing()] * len(now)
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps([asdict(old + new) for old, new in zip(before, now, strict=True)]))
+        part.replace(self._path)
+
+
+def read_crossed(path: Path) -> list[Crossing]:
+    """Reads what was written down, a cut after the other; nothing where nothing was."""
+    return [Crossing(**each) for each in json.loads(path.read_text())] if path.exists() else []

@@ -1,0 +1,118 @@
+"""Sets what was trained beside the documents' figures, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from thinpipe.bench.record import Record
+from thinpipe.bench.sheet import Sheet, notes_of
+from thinpipe.reproduce.training.rows import Shown, Spread, shown
+from thinpipe.reproduce.training.table import Published, Table
+
+_MEASURES = {"accuracy": "accuracy, %", "mcc": "MCC x 100"}
+_SKIPPED = "skipped"
+_HOW = (
+    "Activations and gradients are packed alike, in training and in tests. Ratio: bytes that crossed the cuts, both "
+    "ways and with their headers, over those of the tensors as they were; of float32: over what they would be in that, "
+    "which is how the documents count. Mean and standard deviation over seeds, after the last epoch and of the best."
+)
+
+
+def table_sheet(table: Table, records: Sequence[Record], skipped: Mapping[str, str] | None = None) -> Sheet:
+    """Shows the rows of a table, those that were skipped with the reason below.
+
+    Args:
+        table: which.
+        records: of its rows.
+        skipped: for names of rows why they were not trained (default: none was skipped).
+    """
+    rows = shown(table, records, skipped)
+    several = len(table.works) > 1
+    measure = table.works[0].measure
+    heads = [
+        *(["trained"] if several else []),
+        "row",
+        "codec, cut 1",
+        "codec, cut 2",
+        "cut",
+        _MEASURES[measure],
+        "best",
+    ]
+    heads += ["documents", "of float32", "documents' ratio", "ratio", "cut 1", "cut 2", "seeds", "epochs", "samples/s"]
+    lines = [[*([each.row.work.label] if several else []), *_cells(each)] for each in rows]
+    told = "; ".join(stand_ins(records))
+    title = f"{table.title} ({told})" if told else table.title
+    return Sheet(title, heads, lines, [*_notes(table, rows)], _MEASURES[measure])
+
+
+def stand_ins(records: Sequence[Record]) -> list[str]:
+    """Lists what stands in for what the documents trained."""
+    return list(dict.fromkeys(label for record in records if (label := record.settings["stand_in"]) is not None))
+
+
+def _cells(each: Shown) -> list[str]:
+    row, measure = each.row, each.row.work.measure
+    begin, theirs = [row.name, *row.codecs, row.cut], _published(row.published)
+    nominal, seeds = _figure(row.published.ratio), len(each.records)
+    if not seeds:
+        return [*begin, _SKIPPED, "-", theirs, "-", nominal, "-", "-", "-", "0", "-", "-"]
+    return [
+        *begin,
+        _percent(each.spread(measure), seeds),
+        _percent(each.spread(f"best_{measure}"), seeds),
+        theirs,
+        _figure(each.mean("float32_ratio")),
+        nominal,
+        *(_figure(each.mean(name)) for name in ("ratio", "ratio_cut_1", "ratio_cut_2")),
+        str(seeds),
+        _figure(each.mean("epochs"), "{:.0f}"),
+        _figure(each.mean("samples_per_second"), "{:,.0f}"),
+    ]
+
+
+def _percent(spread: Spread | None, seeds: int) -> str:
+    if spread is None:
+        return "-"
+    return f"{100 * spread.mean:.2f}" + (f" ± {100 * spread.deviation:.2f}" if seeds > 1 else "")
+
+
+def _figure(value: float | None, form: str = "{:.4g}") -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _published(said: Published) -> str:
+    if said.value is None:
+        return "-"
+    upto = "" if said.upto is None else f" to {100 * said.upto:.2f}"
+    return f"{100 * said.value:.2f}{upto}" + ("" if said.deviation is None else f" ± {100 * said.deviation:.2f}")
+
+
+def _notes(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
+    records = [record for each in rows for record in each.records]
+    yield _HOW
+    yield table.source
+    notes: dict[str, list[str]] = {}
+    for each in rows:
+        if each.row.published.note:
+            notes.setdefault(f"the documents' figure is {each.row.published.note}", []).append(each.row.name)
+        if each.skipped is not None:
+            notes.setdefault(f"skipped: {each.skipped}", []).append(each.row.name)
+    yield from (f"{', '.join(names)}: {note}." for note, names in notes.items())
+    for label in stand_ins(records):
+        yield f"S{label[1:]}: compare codecs with each other, and none with the documents."
+    yield from dict.fromkeys(filter(None, (_data_note(each) for each in rows)))
+    yield from notes_of(records)
+
+
+def _data_note(each: Shown) -> str | None:
+    """Says that a data set is not the documents': then codecs can be compared with each other alone."""
+    work, record = each.row.work, next(iter(each.records), None)
+    if record is None or record.settings["tiny"]:
+        return None
+    ours = record.results["train_rows"], record.results["test_rows"]
+    if ours == work.samples:
+        return None
+    return (
+        f"{work.label}: {ours[0]:,.0f} samples to train on and {ours[1]:,.0f} to test with, where the documents had "
+        f"{work.samples[0]:,} and {work.samples[1]:,}; compare codecs with each other, and no accuracy with theirs."
+    )

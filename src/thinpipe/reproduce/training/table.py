@@ -1,0 +1,143 @@
+"""What a table of trained rows is made of: works, rows that train one of them with codecs, and the documents' figures.
+
+A row's name is that of its file, less the seed::
+
+    results/sortquant-cifar10/sort6+2-seed0.json
+            table             row     seed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from thinpipe.train.per_cut import codecs_in
+
+Measure: TypeAlias = Literal["accuracy", "mcc"]
+DOCUMENTS, POOLED = "documents", "pooled"
+CUTS = (DOCUMENTS, POOLED)
+NONE = "none"
+_BETWEEN = re.compile(r"[/|]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What the documents say of a row; accuracies and correlations as shares of 1.
+
+    Args:
+        value: the accuracy or correlation; None where they have a row and no figure.
+        upto: the greatest one, where they have several (default: they have one).
+        deviation: printed after it; over how many runs, and which deviation, they do not say (default: none is).
+        ratio: the bits that a number has over 32, or what their formula gives for a rank (default: none is printed).
+        curve: points that can be read off a plot by epoch (default: none).
+        note: where it comes from, if not from the table itself (default: it does).
+    """
+
+    value: float | None = None
+    upto: float | None = None
+    deviation: float | None = None
+    ratio: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What some rows train.
+
+    Args:
+        label: in tables and plots.
+        recipe: its name.
+        measure: what its rows are judged by.
+        samples: how many the documents trained on, and tested with.
+        changes: what is different from the recipe's defaults.
+        tiny_recipe: the recipe of the small work of the same shape.
+        tiny: what is different from that one's defaults.
+        prefix: of its rows' names, in a table with several works (default: none).
+    """
+
+    label: str
+    recipe: str
+    measure: Measure = "accuracy"
+    samples: tuple[int, int]
+    changes: Mapping[str, Any]
+    tiny_recipe: str
+    tiny: Mapping[str, Any]
+    prefix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row.
+
+    Args:
+        work: what it trains.
+        codec: packs activations and gradients alike; as ``power:3/power:7`` one for each cut.
+        series: the line in the plot that it is a point of.
+        published: the documents' figures (default: they have none).
+        cut: where the model is cut.
+    """
+
+    work: Work
+    codec: str
+    series: str
+    published: Published = field(default_factory=Published)
+    cut: str = DOCUMENTS
+
+    @property
+    def name(self) -> str:
+        """Of the row."""
+        codec = _BETWEEN.sub("-", self.codec.replace(":", "").replace(",", "-"))
+        return "-".join(filter(None, (self.work.prefix, codec, "" if self.cut == DOCUMENTS else self.cut)))
+
+    @property
+    def codecs(self) -> tuple[str, str]:
+        """The codec of each cut."""
+        words = codecs_in(self.codec)
+        return words[0], words[-1]
+
+    @property
+    def packs(self) -> str | None:
+        """What is told whoever trains; None where tensors cross as they are."""
+        return None if self.codec == NONE else self.codec
+
+    def at(self, cut: str) -> Row:
+        """Returns the row with the model cut elsewhere, of which the documents say nothing."""
+        return self if cut == self.cut else replace(self, cut=cut, published=Published())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table.
+
+    Args:
+        name: of the command.
+        title: above it.
+        about: what it shows, in a line.
+        rows: in their order.
+        source: what the documents' figures are.
+        needs: what it takes.
+        time: about how long it takes.
+        by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
+    """
+
+    name: str
+    title: str
+    about: str
+    rows: tuple[Row, ...]
+    source: str
+    needs: str
+    time: str
+    by_epoch: bool = False
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """What its rows train, each once."""
+        found = {row.work.label: row.work for row in self.rows}
+        return tuple(found.values())
+
+    def cut_at(self, cuts: tuple[str, ...]) -> tuple[Row, ...]:
+        """Lists the rows with every one of these cuts."""
+        return tuple(row.at(cut) for cut in cuts for row in self.rows)

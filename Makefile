@@ -6,11 +6,11 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint bench docs clean
 
-demo: $(READY)  ## trains on real digits, uncut and cut into two stages, and compares
+demo: $(READY)  ## trains with a server over a slow link, without and with codecs, and writes a report
 	$(BIN)/thinpipe demo
 
-test: $(READY)  ## every test, the commands of the documentation included
-	$(BIN)/python -m pytest
+test: $(READY)  ## every test, the commands of the documentation included; two files at a time
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check src tests

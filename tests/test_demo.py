@@ -1,6 +1,8 @@
 """The first minute: what ``make demo`` prints and writes is true."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,3 +94,18 @@ def test_what_cannot_be_shown_is_said_before_anything_starts(words, why):
 def test_a_server_that_does_not_start_is_told_with_its_reason():
     with pytest.raises(RankError, match="nonsense"), served("nonsense", threads=1):
         pass
+
+
+def test_the_readmes_table_is_what_the_demo_prints(demo):
+    rows = re.findall(
+        r"^\| \**([a-z]+[:\d+]*)\** \| ([\d.]+)% \| \**([\d.]+)\** \| ([\d.]+)% \|",
+        (Path(__file__).parents[1] / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert [name for name, *_ in rows] == list(demo[1]["runs"])
+    for name, accuracy, size, share in rows:
+        run = demo[1]["runs"][name]
+        assert float(accuracy) == pytest.approx(100 * run["accuracy"], abs=1)
+        sent = run["network"]["sent"] + run["network"]["received"]
+        assert float(size) == pytest.approx(sent / 1e3, rel=0.02)
+        assert float(share) == pytest.approx(100 * run["network"]["ratio"], rel=0.02)

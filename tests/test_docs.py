@@ -38,7 +38,7 @@ def blocks(language):
     return found
 
 
-STORIES = ("own-model.md", "recipes.md")
+STORIES = ("guide.md", "own-model.md", "recipes.md")
 """Pages whose commands belong together from the first to the last."""
 
 
@@ -186,6 +186,13 @@ def test_the_commands_of_the_page_about_servers_run_one_after_another(reader):
 
 
 @pytest.mark.timeout(300)
+def test_the_path_of_the_guide_can_be_walked(reader):
+    for command in lines((ROOT / "docs/guide.md").read_text(), *PROGRAMS):
+        reader.run(command)
+    assert (reader.folder / "runs/demo/report.html").exists()
+
+
+@pytest.mark.timeout(300)
 def test_models_of_the_readers_own_learn_and_send_little(reader):
     pytest.importorskip("transformers")
     said = {command: reader.run(command) for command in lines((ROOT / "docs/own-model.md").read_text(), *PROGRAMS)}
@@ -225,12 +232,8 @@ def test_a_server_is_started_only_where_one_is_expected():
 
 
 def launches():
-    return [
-        pytest.param(line, id=line)
-        for block in blocks("console")
-        for line in block.values[0].splitlines()
-        if line.startswith("torchrun")
-    ]
+    found = [line for block in blocks("console") for line in block.values[0].splitlines()]
+    return [pytest.param(line, id=line) for line in dict.fromkeys(found) if line.startswith("torchrun")]
 
 
 @pytest.mark.parametrize("command", launches())

@@ -144,7 +144,7 @@ def test_the_keyboard_reaches_everything_and_copies(browser, pages):
                 assert tab.value("document.activeElement.textContent").startswith("copied")
                 copied = tab.value("navigator.clipboard.readText()")
                 assert copied == tab.value("document.getElementById('command-2').textContent")
-                assert copied.startswith("thinpipe ")
+                assert copied.split()[0] == "thinpipe"
     assert reached == [f"copy command-{name}" for name in ("0", "1", "2", "page")]
     tab.close()
 

@@ -363,7 +363,7 @@ def test_thinned_points_are_few_and_within_what_they_stand_for(values, most):
 @given(st.lists(st.tuples(st.floats(1e3, 1e8), st.floats(0.5, 1)), min_size=2, max_size=12))
 def test_names_of_points_never_cover_each_other(places):
     spots = [Spot(f"codec:{k}", k, size, value, "") for k, (size, value) in enumerate(places)]
-    for drawing in re.findall(r"<svg.*?</svg>", point_chart("a", "b", spots, str)):
+    for drawing in re.findall(r"<svg.*?</svg>", point_chart("a", "b", spots, str, share=True)):
         found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="ink halo">([^<]+)<', drawing)
         boxes = [(float(x), float(x) + 6 * len(words), float(y) - 9, float(y) + 2) for x, y, words in found]
         for k, (left, right, top, bottom) in enumerate(boxes):

@@ -113,8 +113,8 @@ def test_a_file_that_is_no_trace_is_explained(tmp_path):
     assert show(tmp_path / "none.json").exit_code == 2
 
 
-def test_the_example_is_what_the_guide_writes(tmp_path):
-    page = (ROOT / "docs/guide.md").read_text()
+def test_the_example_is_what_the_page_writes(tmp_path):
+    page = (ROOT / "docs/pipelines.md").read_text()
     code = re.search(r"^## Look at a trace.*?^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
     written = tmp_path / "simulated.json"
     exec(compile(code.replace("runs/simulated.json", str(written)), "guide", "exec"), {})

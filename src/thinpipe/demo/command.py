@@ -114,7 +114,7 @@ def _verdicts(done: Sequence[Trained]) -> list[str]:
         return []
     return [
         f"{each.codec}: {base.sent / each.sent:.1f} times fewer bytes than {NONE}, "
-        f"a batch in {_faster(each, base):.1f} times less time, accuracy {_points(each, base):+.1f} points"
+        f"a batch {_faster(each, base):.1f} times as fast, accuracy {_points(each, base):+.1f} points"
         for each in done
         if each is not base
     ]

@@ -49,7 +49,7 @@ class _Box:
 
 
 def point_chart(
-    name: str, title: str, spots: Sequence[Spot], say: Callable[[float], str], *, zero: bool = False
+    name: str, title: str, spots: Sequence[Spot], say: Callable[[float], str], *, share: bool
 ) -> Markup | None:
     """Draws runs for all widths; None where none of them sent anything.
 
@@ -58,20 +58,20 @@ def point_chart(
         title: what it is.
         spots: the runs.
         say: writes a value beside the axis.
-        zero: whether the axis begins at 0 (default: where the values do).
+        share: whether values are parts of 1, and the axis is about their differences; others begin at 0.
     """
     if not any(spot.bytes for spot in spots):
         return None
-    return at_widths(HALF, lambda size, width: _drawn(name, title, spots, say, size, width, zero=zero))
+    return at_widths(HALF, lambda size, width: _drawn(name, title, spots, say, size, width, share=share))
 
 
 def _drawn(
-    name: str, title: str, spots: Sequence[Spot], say: Callable[[float], str], size: str, width: int, *, zero: bool
+    name: str, title: str, spots: Sequence[Spot], say: Callable[[float], str], size: str, width: int, *, share: bool
 ) -> Markup:
     height = 236 if width < 400 else 280
     sent = [(spot, spot.bytes) for spot in spots if spot.bytes]
     x = Log.around([size for _, size in sent], _LEFT, width - _RIGHT)
-    y = Linear.around([spot.value for spot in spots], height - _BOTTOM, _TOP, zero=zero)
+    y = Linear.around([spot.value for spot in spots], height - _BOTTOM, _TOP, zero=not share, share=share)
     # Points first: a name may cover a line, but never a point.
     places = [(spot, x(size), y(spot.value)) for spot, size in sent]
     taken = [_Box(left - 7, left + 7, top - 7, top + 7) for _, left, top in places]

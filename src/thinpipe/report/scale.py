@@ -47,10 +47,18 @@ class Linear:
     end: float
 
     @classmethod
-    def around(cls, values: Iterable[float], start: float, end: float, *, zero: bool = False) -> Linear:
-        """Makes one that has all values, and 0 if ``zero``, with round ends."""
+    def around(
+        cls, values: Iterable[float], start: float, end: float, *, zero: bool = False, share: bool = False
+    ) -> Linear:
+        """Makes one that has all values, and 0 if ``zero``, with round ends.
+
+        A ``share`` is at most 1, and has an axis of two points in a hundred at least: less than that is noise.
+        """
         known = [*values, *([0.0] if zero else [])] or [0.0, 1.0]
         low, high = min(known), max(known)
+        if share and high - low < _POINTS:
+            high = min(1.0, (low + high + _POINTS) / 2)
+            low = high - _POINTS
         if not high > low:
             # One value has a place of its own, in the middle.
             low, high = (0.0, low) if zero and low > 0 else (low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2)
@@ -104,6 +112,9 @@ class Log:
             if len(found) <= most:
                 break
         return found
+
+
+_POINTS = 0.02
 
 
 def _distance(low: float, high: float, most: int) -> float:

@@ -45,4 +45,4 @@ def _points(
         if value is not None:
             told = f"{entry.label}: {form(value)}" + (f" with {bytes_text(entry.bytes)}" if entry.bytes else "")
             spots.append(Spot(entry.label, entry.number, entry.bytes, value, told))
-    return point_chart(f"points-{name}", f"{title} against bytes of a batch", spots, say, zero=name == "seconds")
+    return point_chart(f"points-{name}", f"{title} against bytes of a batch", spots, say, share=name != "seconds")

@@ -49,7 +49,8 @@ class Samples:
     def rows(self, chosen: Tensor, device: torch.device) -> tuple[Any, Tensor]:
         """Takes some rows, to a device."""
         # Picked where they lie: a few rows are a small thing to move, all of them are not.
-        there = chosen.to(self.targets.device)
+        # Without waiting: a GPU may still be busy with the last step, and nobody writes into an order.
+        there = chosen.to(self.targets.device, non_blocking=True)
 
         def take(each: Tensor) -> Tensor:
             return each[there].to(device, non_blocking=True)

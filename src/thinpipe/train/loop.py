@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from thinpipe.train.ahead import Ahead
 from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Log, StepLine
 from thinpipe.train.metrics import accuracy, matthews
@@ -67,6 +68,7 @@ class Loop:
         Returns:
             Whether it came to the end; else somebody wanted to stop, and a state is saved.
         """
+        ahead = Ahead(self.data)
         while not self.stopped():
             # The trainer's number, not a count of our own: a server that was restarted may have taken it back some
             # steps, and they are taken again, with the same samples.
@@ -77,17 +79,20 @@ class Loop:
             if step >= self.total:
                 trainer.save()
                 return True
-            self._step(trainer, step)
+            self._step(trainer, step, ahead)
         trainer.save()
         return False
 
-    def _step(self, trainer: Trainer, step: int) -> None:
+    def _step(self, trainer: Trainer, step: int, ahead: Ahead) -> None:
         began = time.perf_counter()
-        inputs, targets = self.data.batch(step)
+        inputs, targets = ahead.batch(step)
         lr = lr_at(self.recipe, step, self.total, self.data.steps_per_epoch)
         # Entered here, so that it is the same however the model is trained; a server does it for its own part.
         with precision_of(self.recipe):
             loss = trainer.step(inputs, targets, lr=lr, clip=self.recipe.clip or None)
+        if step + 1 < self.total:
+            # Before the loss is looked at, for which the GPU has to finish the step.
+            ahead.prepare(step + 1)
         line = StepLine(
             step=step,
             epoch=self.data.epoch(step),

@@ -85,6 +85,10 @@ def train_command(
     cuts: Annotated[
         str | None, typer.Option(metavar="A,B", rich_help_panel=MORE, help="Layers that begin a stage: name, number.")
     ] = None,
+    bottleneck: Annotated[
+        str | None,
+        typer.Option(metavar="A/B", rich_help_panel=MORE, help="Learned, at each cut, as conv:20k4s4/conv:320."),
+    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(metavar="NAME", rich_help_panel=MORE, help=f"Of micro-batches: {', '.join(SCHEDULES)}."),
@@ -127,7 +131,7 @@ def train_command(
     - [bold]thinpipe train digits --connect 127.0.0.1:5555[/bold]  with thinpipe serve
     """
     fields = {"cut": cut, "chunks": chunks, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
-    fields |= {"pixels": pixels, "data_dir": data_dir}
+    fields |= {"pixels": pixels, "data_dir": data_dir, "bottleneck": bottleneck}
     words: dict[str, Any] = {"connect": connect, "key": key, "server": server, "codec": codec, "grad_codec": grad_codec}
     words |= {"stages": stages, "cuts": cuts, "map": map, "replicas": replicas, "schedule": schedule}
     words |= {

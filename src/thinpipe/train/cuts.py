@@ -10,7 +10,8 @@ from thinpipe.cutting import split
 from thinpipe.errors import ThinpipeError
 from thinpipe.stages.parts import Split
 from thinpipe.suggest import instead_of
-from thinpipe.train.parts import stages_of, whole
+from thinpipe.train.bottlenecks import with_bottlenecks
+from thinpipe.train.parts import example, stages_of, whole
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.settings import Settings
 
@@ -28,7 +29,7 @@ def cut_model(recipe: Recipe, settings: Settings) -> Split:
     try:
         if settings.cuts is not None:
             model = whole(recipe)
-            return split(model, at=_named(model, settings.cuts))
+            return with_bottlenecks(recipe, split(model, at=_named(model, settings.cuts)), example(recipe))
         return stages_of(recipe, None if count == _U else count)
     except ThinpipeError as error:
         raise RecipeError(str(error)) from error

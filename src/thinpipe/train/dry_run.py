@@ -13,6 +13,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.remote.cost import size_text
 from thinpipe.schedule import Times, simulate
 from thinpipe.schedule.draw import in_terminal
+from thinpipe.train.bottlenecks import has_bottlenecks
 from thinpipe.train.parts import data
 from thinpipe.train.plan import Plan, StagePlan, make_plan, schedule_of
 from thinpipe.train.recipe import Recipe
@@ -124,11 +125,12 @@ def _cuts(run: DryRun) -> Table:
     codecs = f"codecs {run.settings.codec or 'none'} and {run.settings.grad_codec or 'none'}"
     about = "" if run.plan.exact else ", about"
     table = Table("cut", "a micro-batch is", title=f"what crosses the cuts in a step{about}; {codecs}")
-    for head in ("activations", "of tensors", "gradients", "of tensors"):
+    narrowed = has_bottlenecks(run.recipe)
+    for head in ("activations", "of tensors", "gradients", "of tensors", *["before bottlenecks"] * narrowed):
         table.add_column(head, justify="right")
     for k, cut in enumerate(run.plan.cuts):
         shapes = " and ".join(" x ".join(map(str, shape)) for shape in cut.shapes)
-        sizes = (cut.forward, cut.raw_forward, cut.backward, cut.raw_backward)
+        sizes = [cut.forward, cut.raw_forward, cut.backward, cut.raw_backward, *[cut.before_bottleneck] * narrowed]
         table.add_row(f"{k} to {k + 1}", shapes, *map(size_text, sizes))
     return table
 

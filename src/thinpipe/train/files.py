@@ -4,6 +4,7 @@ A recipe names them by a path, or as they are called in a folder of data sets::
 
     DIR/weights/mobilenet_v2_imagenet.safetensors      weights = "mobilenet_v2_imagenet.safetensors"
     DIR/models/roberta-base/config.json, ...           model = "roberta-base"
+    DIR/bottlenecks/fitted.safetensors                 bottleneck_file = "fitted.safetensors"
 
 A server's files lie elsewhere than its client's. So that both begin with the same weights, a client says a digest of
 its own, and the server looks for a file of that digest among those that it has.
@@ -20,11 +21,18 @@ from thinpipe.data.locate import VARIABLE, places
 from thinpipe.train.recipe import Recipe, RecipeError
 
 NONE = "none"
-"""What ``weights`` says where there are none."""
+"""What ``weights`` and ``bottleneck_file`` say where there are none."""
 TINY = "tiny"
 """The text encoder that needs no files."""
 
-_WEIGHTS, _MODELS = "weights", "models"
+WEIGHTS, MODELS, BOTTLENECKS = "weights", "models", "bottlenecks"
+"""The kinds of files, which are folders of a folder of data sets."""
+
+_CALLED = {
+    WEIGHTS: ("weights", "file"),
+    MODELS: ("an encoder", "folder"),
+    BOTTLENECKS: ("bottlenecks", "file"),
+}
 
 
 def weights_file(recipe: Recipe) -> Path | None:
@@ -35,12 +43,30 @@ def weights_file(recipe: Recipe) -> Path | None:
     """
     if recipe.weights in ("", NONE):
         return None
-    here, *others = _candidates(recipe.weights, _WEIGHTS, recipe.data_dir)
+    here, *others = _candidates(recipe.weights, WEIGHTS, recipe.data_dir)
     found = next((path for path in (here, *others) if path.is_file()), None)
     if found is None:
         raise RecipeError(
             f"{recipe.name} begins with weights, and there is no file {recipe.weights!r:.200}; put it at {others[0]}, "
             f"or say where it is: --set weights=FILE. With --set weights={NONE} it begins with random ones"
+        )
+    return found
+
+
+def bottleneck_file(recipe: Recipe) -> Path | None:
+    """Finds the file of weights that a recipe's bottlenecks begin with; None if it names none.
+
+    Raises:
+        RecipeError: it is not there.
+    """
+    if recipe.bottleneck_file in ("", NONE):
+        return None
+    here, *others = _candidates(recipe.bottleneck_file, BOTTLENECKS, recipe.data_dir)
+    found = next((path for path in (here, *others) if path.is_file()), None)
+    if found is None:
+        raise RecipeError(
+            f"there is no file {recipe.bottleneck_file!r:.200} of bottlenecks; put it at {others[0]}, or say where it "
+            "is: --set bottleneck_file=FILE. A run that fits its bottlenecks leaves one in its folder"
         )
     return found
 
@@ -51,7 +77,7 @@ def encoder_folder(recipe: Recipe) -> Path:
     Raises:
         RecipeError: it is not there.
     """
-    here, *others = _candidates(recipe.model, _MODELS, recipe.data_dir)
+    here, *others = _candidates(recipe.model, MODELS, recipe.data_dir)
     found = next((path for path in (here, *others) if (path / "config.json").is_file()), None)
     if found is None:
         inside = sorted(here.rglob("config.json"), key=lambda path: len(path.parts)) if here.is_dir() else []
@@ -90,11 +116,11 @@ def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def found_by_digest(wanted: str, kind: str, given: Sequence[Path] = ()) -> Path:
-    """Finds a file of weights or the folder of an encoder by what is in it.
+    """Finds a file of weights or of bottlenecks, or the folder of an encoder, by what is in it.
 
     Args:
         wanted: its digest.
-        kind: ``weights`` or ``models``.
+        kind: ``weights``, ``models`` or ``bottlenecks``.
         given: files and folders that are looked at first; then those in the folders of data sets are.
 
     Raises:
@@ -104,7 +130,7 @@ def found_by_digest(wanted: str, kind: str, given: Sequence[Path] = ()) -> Path:
     for path in there:
         if digest(path) == wanted:
             return path
-    what, thing = ("weights", "file") if kind == _WEIGHTS else ("an encoder", "folder")
+    what, thing = _CALLED[kind]
     known = ", ".join(f"{path.name} ({digest(path)})" for path in there) or "none"
     raise RecipeError(
         f"the client begins with {what} of digest {wanted!r:.20}, which this server has not; its owner can put the "
@@ -118,4 +144,6 @@ def _kept(kind: str) -> Iterator[Path]:
 
 
 def _is(path: Path, kind: str) -> bool:
-    return path.suffix == ".safetensors" and path.is_file() if kind == _WEIGHTS else (path / "config.json").is_file()
+    if kind == MODELS:
+        return (path / "config.json").is_file()
+    return path.suffix == ".safetensors" and path.is_file()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from thinpipe import checkpoint
+from thinpipe.bottleneck import decay
 from thinpipe.runtime.crossing import CodecChoice, Flow
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
@@ -20,6 +21,7 @@ from thinpipe.train.memories import load_memories, save_memories
 from thinpipe.train.parts import loss, optimizer
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, stage_sides
+from thinpipe.train.spared import Spared
 from thinpipe.train.step_costs import Bytes
 from thinpipe.train.updates import clip_norm, set_lr
 
@@ -55,7 +57,9 @@ class InProcess:
         self._pipe = Pipe(
             stages, devices=devices, chunks=recipe.chunks, checkpoint="never", codec=codec, grad_codec=grad_codec
         )
+        self._spared = Spared(self._pipe, len(stages) - 1)
         self._optimizer = optimizer(recipe)(self._pipe.parameters())
+        decay(self._optimizer, self._pipe)
         loaded = checkpoint.load(folder, self._pipe, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
         if loaded is not None:
@@ -93,8 +97,11 @@ class InProcess:
             return self._pipe(moved(inputs, self._pipe.devices[0]))
 
     def traffic(self) -> list[tuple[Flow, Flow]]:
-        """Tells for each cut what crossed it since this was made, forward and backward; tests included."""
-        return self._pipe.traffic()
+        """Tells for each cut what crossed it since this was made, forward and backward; tests included.
+
+        Sizes of tensors are those before bottlenecks.
+        """
+        return self._spared.added_to(self._pipe.traffic())
 
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""

@@ -17,7 +17,18 @@ from urllib.parse import parse_qsl, urlencode
 from torch import Tensor
 
 from thinpipe.remote.offer import Offer
-from thinpipe.train.files import NONE, TINY, digest, encoder_folder, found_by_digest, weights_file
+from thinpipe.train.files import (
+    BOTTLENECKS,
+    MODELS,
+    NONE,
+    TINY,
+    WEIGHTS,
+    bottleneck_file,
+    digest,
+    encoder_folder,
+    found_by_digest,
+    weights_file,
+)
 from thinpipe.train.parts import middle_example, optimizer, parts
 from thinpipe.train.precision import precise
 from thinpipe.train.recipe import Recipe, RecipeError
@@ -27,6 +38,7 @@ MIDDLE = (
     "cut",
     *("optimizer", "lr", "momentum", "weight_decay", "adam_betas", "adam_eps", "precision", "layout", "seed"),
     *("model", "weights", "dropout", "lora", "lora_alpha", "pixels", "max_length"),
+    *("bottleneck", "bottleneck_file"),
 )
 """The fields that a server's part depends on; the others are the client's alone."""
 
@@ -49,7 +61,7 @@ def offer_name(recipe: Recipe) -> str:
     changes = {key: getattr(recipe, key) for key in MIDDLE if getattr(recipe, key) != getattr(defaults, key)}
     changes = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in changes.items()}
     changes |= {key: f"{_DIGEST}{digest(path)}" for key, path in _files(recipe).items()}
-    return f"{recipe.name}?{urlencode(changes, safe=':,')}" if changes else recipe.name
+    return f"{recipe.name}?{urlencode(changes, safe=':,/')}" if changes else recipe.name
 
 
 def _files(recipe: Recipe) -> dict[str, Path]:
@@ -65,6 +77,9 @@ def _files(recipe: Recipe) -> dict[str, Path]:
         found["weights"] = weights
     if "model" in subject.uses and not subject.networks and recipe.model != TINY:
         found["model"] = encoder_folder(recipe)
+    bottlenecks = bottleneck_file(recipe)
+    if bottlenecks is not None:
+        found["bottleneck_file"] = bottlenecks
     return found
 
 
@@ -73,8 +88,8 @@ def read_offer(text: str, files: Sequence[Path] = ()) -> Recipe:
 
     Args:
         text: the name.
-        files: this side's files of weights and folders of encoders, beside those in the folders of data sets (default:
-            none).
+        files: this side's files of weights and bottlenecks and folders of encoders, beside those in the folders of
+            data sets (default: none).
 
     Raises:
         RecipeError: it names no recipe, a value that it cannot have, or a file that is not here.
@@ -83,7 +98,9 @@ def read_offer(text: str, files: Sequence[Path] = ()) -> Recipe:
     try:
         if mark and not query:
             raise ValueError
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=16) if mark else []
+        pairs = (
+            parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(MIDDLE)) if mark else []
+        )
     except ValueError as error:
         raise RecipeError(f"{text!r:.100} is no recipe; write name?field=value&field=value") from error
     changes = dict(pairs)
@@ -100,12 +117,16 @@ def read_offer(text: str, files: Sequence[Path] = ()) -> Recipe:
 def _own_files(name: str, changes: Mapping[str, str], files: Sequence[Path]) -> dict[str, str]:
     """Finds this side's files for the digests that a name has."""
     found: dict[str, str] = {}
-    plain = {"weights": ("", NONE), "model": (*subject_of(name).networks, TINY)}
-    for field, kind in (("weights", "weights"), ("model", "models")):
+    kinds = {
+        "weights": (WEIGHTS, ("", NONE)),
+        "model": (MODELS, (*subject_of(name).networks, TINY)),
+        "bottleneck_file": (BOTTLENECKS, ("", NONE)),
+    }
+    for field, (kind, plain) in kinds.items():
         said = changes.get(field)
         if said is not None and said.startswith(_DIGEST):
             found[field] = str(found_by_digest(said.removeprefix(_DIGEST), kind, files))
-        elif said is not None and said not in plain[field]:
+        elif said is not None and said not in plain:
             # Never a path: what it leads to here is no matter of a client's.
             raise RecipeError(f"{field} is named by the digest of its files, as {_DIGEST}0a1b2c3d, got {said!r:.40}")
     return found
@@ -134,8 +155,8 @@ class Offers(Mapping[str, Offer]):
     Args:
         recipes: names of recipes (default: all).
         own: offers of the server's owner by name, each made when it is first asked for (default: none).
-        files: files of weights and folders of encoders that recipes may begin with, beside those in the folders of
-            data sets (default: none).
+        files: files of weights and bottlenecks and folders of encoders that recipes may begin with, beside those in
+            the folders of data sets (default: none).
 
     Raises:
         RecipeError: there is no such recipe, or an owner's offer has the name of one.

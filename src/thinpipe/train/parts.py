@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from thinpipe.cutting import split
 from thinpipe.stages.parts import Split
+from thinpipe.train.bottlenecks import with_bottlenecks
 from thinpipe.train.data import Data
 from thinpipe.train.precision import precision_of
 from thinpipe.train.recipe import Recipe
@@ -49,15 +50,18 @@ def whole(recipe: Recipe) -> nn.Module:
 def stages_of(recipe: Recipe, stages: int | None = None) -> Split:
     """Builds the model and cuts it into stages: the first takes the inputs of a batch, the last gives the outputs.
 
+    The recipe's bottlenecks are at the cuts.
+
     Args:
         recipe: what to train.
         stages: how many of about the same size (default: the three of the recipe's cut).
     """
     model = whole(recipe)
     if stages is not None:
-        return split(model, stages=stages)
+        return with_bottlenecks(recipe, split(model, stages=stages), example(recipe))
     cut = subject_of(recipe.name).place(recipe, model)
-    return split(model, at=[cut.middle, cut.last], all_tokens=cut.all_tokens)
+    found = split(model, at=[cut.middle, cut.last], all_tokens=cut.all_tokens)
+    return with_bottlenecks(recipe, found, example(recipe))
 
 
 def parts(recipe: Recipe) -> Parts:

@@ -21,12 +21,14 @@ from thinpipe.runtime.pipe import Pipe
 from thinpipe.schedule import ActionList, Job, Kind, in_turn, plan
 from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.parts import Split
+from thinpipe.train.bottlenecks import verify_bottlenecks
 from thinpipe.train.cuts import cut_model
 from thinpipe.train.parts import example, loss, optimizer, stages_of
 from thinpipe.train.per_cut import per_cut
 from thinpipe.train.precision import precision_of
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
+from thinpipe.train.spared import Spared
 from thinpipe.train.way import Way
 
 _U = (0, 1, 0)
@@ -77,6 +79,7 @@ class CutPlan:
         raw_forward: bytes before they are packed.
         backward: bytes of gradients, packed.
         raw_backward: bytes before they are packed.
+        before_bottleneck: bytes of activations before a bottleneck makes them small; of gradients there are as many.
     """
 
     shapes: list[list[int]]
@@ -84,6 +87,7 @@ class CutPlan:
     raw_forward: int
     backward: int
     raw_backward: int
+    before_bottleneck: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +123,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     Raises:
         ThinpipeError: the model cannot be cut so.
     """
+    verify_bottlenecks(recipe, settings.way)
     split = _split(recipe, settings)
     replicas = settings.replicas or 1
     n, rows = len(split), row_counts(math.ceil(recipe.batch / replicas), recipe.chunks)
@@ -236,12 +241,13 @@ class _Measured:
         devices = ["cpu"] * len(split)
         there, back = (per_cut(text, len(split) - 1) for text in (settings.codec, settings.grad_codec))
         pipe = Pipe(split, devices=devices, chunks=chunks, checkpoint="never", codec=there, grad_codec=back).train()
+        spared = Spared(pipe, len(split) - 1)
         watches = [_Watch(partition) for partition in pipe.partitions]
         with torch.random.fork_rng(devices=[]), precision_of(recipe):
             torch.manual_seed(0)
             outputs = pipe(tree_map_only(Tensor, lambda x: _random(x, count), one))
             loss(outputs, torch.zeros(count, dtype=torch.long)).backward()
-        times = 1 if exact else sum(rows) / count
+        times, traffic = 1 if exact else sum(rows) / count, pipe.traffic()
         shapes = [_scaled(watch.shapes, count if not exact else max(rows), max(rows)) for watch in watches[1:]]
         cuts = [
             CutPlan(
@@ -250,8 +256,9 @@ class _Measured:
                 raw_forward=math.ceil(sent.raw * times),
                 backward=math.ceil(returned.packed * times),
                 raw_backward=math.ceil(returned.raw * times),
+                before_bottleneck=math.ceil(wide.raw * times),
             )
-            for shape, (sent, returned) in zip(shapes, pipe.traffic(), strict=True)
+            for shape, (sent, returned), (wide, _) in zip(shapes, traffic, spared.added_to(traffic), strict=True)
         ]
         return cls(exact, cuts, [watch.bytes / count for watch in watches])
 

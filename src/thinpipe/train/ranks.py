@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from thinpipe import checkpoint
+from thinpipe.bottleneck import decay
 from thinpipe.links import Throttle
 from thinpipe.runtime.crossing import CodecChoice
 from thinpipe.runtime.pipeline import Pipeline
@@ -82,6 +83,8 @@ class Ranks:
         own = [parameter for parameter in self._pipeline.parameters() if parameter.requires_grad]
         # A stage of nothing but functions has nothing to optimize, which PyTorch's optimizers refuse to do.
         self._optimizer = optimizer(recipe)(own) if own else None
+        if self._optimizer is not None:
+            decay(self._optimizer, self._pipeline)
         loaded = checkpoint.load(folder, self._pipeline, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
         self._saved = self.committed

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_type_hints
 
-from thinpipe.errors import ThinpipeError
+from thinpipe.bottleneck.spec import ConvSpec, parse_cuts
+from thinpipe.errors import SpecError, ThinpipeError
 from thinpipe.suggest import instead_of
 
 
@@ -57,6 +58,11 @@ class Recipe:
         padding: the length of a batch's texts: that of the longest one, ``batch``, or ``full``, the most there may be,
             as the documents had it. Padding is masked: it costs time and bytes and changes nothing else.
         limit: the most samples that are trained on, and tested with; 0 for all, which must then be there.
+        bottleneck: learned bottlenecks, as ``conv:20k4s4/conv:320``: one for each cut, or one for all of them; ``none``
+            for none.
+        bottleneck_fit: how many batches bottlenecks are fitted to before the first step, by least squares; 0 to begin
+            with what the texts and the seed say.
+        bottleneck_file: a safetensors file of weights that bottlenecks begin with, instead of a fit; ``none`` for none.
     """
 
     name: str
@@ -89,6 +95,9 @@ class Recipe:
     max_length: int = 0
     padding: str = "batch"
     limit: int = 0
+    bottleneck: str = "none"
+    bottleneck_fit: int = 4
+    bottleneck_file: str = "none"
 
     def __post_init__(self) -> None:
         # A server takes these values from strangers: none may make it reserve memory without bound.
@@ -101,6 +110,7 @@ class Recipe:
             value = getattr(self, name)
             if value not in choices:
                 raise RecipeError(f"{name} cannot be {value!r:.40}; {instead_of(value, choices)}")
+        _verify_bottlenecks(self.bottleneck)
 
     def to_json(self) -> dict[str, Any]:
         """Says the same in plain values."""
@@ -167,6 +177,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "pixels": (0, 1024),
     "max_length": (0, 4096),
     "limit": (0, 2**62),
+    "bottleneck_fit": (0, 10_000),
 }
 _KINDS: dict[Any, str] = {
     str: "a text",
@@ -174,6 +185,25 @@ _KINDS: dict[Any, str] = {
     float: "a number",
     tuple[float, float]: "two numbers, as 0.9,0.98",
 }
+
+
+_MOST_SETS = 4
+_MOST_WEIGHTS = 16_384
+"""Numbers in the kernels of a bottleneck's convolution, for each channel that it gets."""
+
+
+def _verify_bottlenecks(text: str) -> None:
+    try:
+        specs = parse_cuts(text)
+    except SpecError as error:
+        raise RecipeError(str(error)) from error
+    for spec in specs:
+        if spec is None:
+            continue
+        if len(spec.sets) > _MOST_SETS:
+            raise RecipeError(f"a bottleneck has at most {_MOST_SETS} sets, got {len(spec.sets)}: {text!r:.100}")
+        if isinstance(spec, ConvSpec) and spec.sets[0].channels * spec.sets[0].kernel ** 2 > _MOST_WEIGHTS:
+            raise RecipeError(f"{spec}: channels x kernel x kernel is at most {_MOST_WEIGHTS:,}; use a smaller kernel")
 
 
 def field_names() -> list[str]:

@@ -16,6 +16,7 @@ _ALWAYS = frozenset(
     (
         *("name", "cut", "batch", "epochs", "lr", "lr_schedule", "warmup", "optimizer", "momentum", "weight_decay"),
         *("adam_betas", "adam_eps", "clip", "precision", "seed", "chunks"),
+        *("bottleneck", "bottleneck_fit", "bottleneck_file"),
     )
 )
 """The fields that every recipe has a use for."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
+from thinpipe.checkpoint import latest
+from thinpipe.train.bottlenecks import FILE, is_fitted, verify_bottlenecks
 from thinpipe.train.cuts import cut_model
 from thinpipe.train.data import Data
+from thinpipe.train.fitting import fit_bottlenecks, share_bottlenecks
 from thinpipe.train.local import Local
 from thinpipe.train.per_cut import per_cut
 from thinpipe.train.recipe import Recipe, RecipeError
@@ -51,6 +55,7 @@ def trainer_of(
         RecipeError: the model cannot be cut so.
         ThinpipeError: others are not there, or refuse.
     """
+    verify_bottlenecks(recipe, settings.way)
     if settings.way is Way.CONNECTED:
         from thinpipe.train.connected import connected  # whoever trains without a server needs no ZeroMQ
 
@@ -58,7 +63,7 @@ def trainer_of(
     if settings.way is Way.ONE_DEVICE:
         return Local(recipe, folder=folder, every=settings.every, device=settings.device)
     if settings.way is Way.IN_PROCESS:
-        return _in_process(recipe, settings, folder)
+        return _in_process(recipe, settings, data, folder)
     assert here is not None and isinstance(stop, SharedStop)
     device = here.device(settings.device, settings.device_list())
     if device.type == "cuda":
@@ -67,16 +72,18 @@ def trainer_of(
         from thinpipe.train.data_parallel import DataParallel  # takes a second to import
 
         return DataParallel(recipe, folder=folder, every=settings.every, device=device, stop=stop)
-    return _ranks(recipe, settings, folder, device, stop, trace)
+    return _ranks(recipe, settings, data, folder, device, stop, trace)
 
 
-def _in_process(recipe: Recipe, settings: Settings, folder: Path) -> Trainer:
+def _in_process(recipe: Recipe, settings: Settings, data: Data, folder: Path) -> Trainer:
     from thinpipe.train.in_process import InProcess
 
     stages = cut_model(recipe, settings)
     devices = settings.device_list() or (settings.device,) * len(stages)
     if len(devices) != len(stages):
         raise RecipeError(f"--devices has {len(devices)} for {len(stages)} stages; name one for each, cpu,cpu say")
+    if is_fitted(recipe) and latest(folder) is None:
+        fit_bottlenecks(recipe, stages, data, device=devices[0], keep=folder.parent / FILE)
     return InProcess(
         recipe,
         stages,
@@ -89,11 +96,21 @@ def _in_process(recipe: Recipe, settings: Settings, folder: Path) -> Trainer:
 
 
 def _ranks(
-    recipe: Recipe, settings: Settings, folder: Path, device: torch.device, stop: SharedStop, trace: Path | None
+    recipe: Recipe,
+    settings: Settings,
+    data: Data,
+    folder: Path,
+    device: torch.device,
+    stop: SharedStop,
+    trace: Path | None,
 ) -> Trainer:
     from thinpipe.train.ranks import Ranks
 
     stages = cut_model(recipe, settings)
+    if is_fitted(recipe):
+        if dist.get_rank() == 0 and latest(folder) is None:
+            fit_bottlenecks(recipe, stages, data, device=device, keep=folder.parent / FILE)
+        share_bottlenecks(stages)
     return Ranks(
         recipe,
         stages,

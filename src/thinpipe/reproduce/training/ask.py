@@ -75,6 +75,8 @@ class Job:
         work, is_text = row.work, reads_texts(row.work.recipe)
         said: dict[str, Any] = dict(work.tiny if ask.tiny else work.changes) | {"cut": row.cut, "seed": seed}
         folder = texts if ask.tiny and is_text else ask.data_dir
+        if row.learned is not None:
+            said |= row.learned.fields(tiny=ask.tiny)
         if folder is not None:
             said["data_dir"] = str(folder)
         if ask.encoder is not None and is_text:
@@ -101,6 +103,8 @@ class Job:
         first, second = self.row.codecs
         # Where an encoder lies is no part of it; what is in its files is.
         recipe = {name: value for name, value in self.recipe.to_json().items() if name != "data_dir"}
+        if self.row.learned is None:
+            recipe = {name: value for name, value in recipe.items() if not name.startswith("bottleneck")}
         if self.is_text:
             recipe["model"] = TINY if self.recipe.model == TINY else digest(encoder_folder(self.recipe))
         return {

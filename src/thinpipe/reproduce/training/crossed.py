@@ -19,8 +19,8 @@ class Crossing:
 
     Args:
         packed: bytes, headers included.
-        raw: bytes of the tensors as they were.
-        elements: of the tensors.
+        raw: bytes of the tensors as they were, before a bottleneck made them small.
+        elements: of those tensors.
     """
 
     packed: int = 0

@@ -44,7 +44,7 @@ class RowError(ThinpipeError, RuntimeError):
 
 
 class Shelf:
-    """The samples that were loaded last: rows differ in their codecs, and rarely in their data."""
+    """The samples that were loaded last: rows differ in codecs and bottlenecks, and rarely in their data."""
 
     def __init__(self) -> None:
         self._held: tuple[Recipe, Data] | None = None
@@ -56,7 +56,7 @@ class Shelf:
             ThinpipeError: they are not to be found.
             ImportError: they need a package that is not installed.
         """
-        uncut = replace(recipe, cut="")
+        uncut = replace(recipe, cut="", bottleneck="none", bottleneck_fit=0)
         if self._held is None or self._held[0] != uncut:
             self._held = None  # before others are loaded: there may be no room for both
             self._held = (uncut, data_of(recipe, device))
@@ -182,10 +182,12 @@ def recorded(job: Job, folder: Path) -> Record | None:
 
 
 def _twins(job: Job, folder: Path) -> Iterator[Path]:
-    """Lists the files of other tables' rows that train the same with the same codecs."""
+    """Lists the files of other tables' rows that train the same with the same codecs and bottlenecks."""
+    own = job.row
     for table in TABLES.values():
-        for row in table.cut_at((job.row.cut,)):
-            if (row.work.recipe, row.codec) == (job.row.work.recipe, job.row.codec) and table is not job.table:
+        for row in table.cut_at((own.cut,)):
+            alike = (row.work.recipe, row.codec, row.learned) == (own.work.recipe, own.codec, own.learned)
+            if alike and table is not job.table:
                 yield folder / table.name / f"{row.name}-seed{job.seed}.json"
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet, notes_of
 from thinpipe.reproduce.training.rows import Shown, Spread, shown
-from thinpipe.reproduce.training.table import Published, Table
+from thinpipe.reproduce.training.table import NONE, Published, Table
 
 _MEASURES = {"accuracy": "accuracy, %", "mcc": "MCC x 100"}
 _SKIPPED = "skipped"
 _HOW = (
     "Activations and gradients are packed alike, in training and in tests. Ratio: bytes that crossed the cuts, both "
-    "ways and with their headers, over those of the tensors as they were; of float32: over what they would be in that, "
-    "which is how the documents count. Mean and standard deviation over seeds, after the last epoch and of the best."
+    "ways and with their headers, over those of the tensors as they were, before any bottleneck; of float32: over what "
+    "they would be in that, which is how the documents count. Mean and standard deviation over seeds, after the last "
+    "epoch and of the best."
 )
 
 
@@ -27,7 +28,7 @@ def table_sheet(table: Table, records: Sequence[Record], skipped: Mapping[str, s
         skipped: for names of rows why they were not trained (default: none was skipped).
     """
     rows = shown(table, records, skipped)
-    several = len(table.works) > 1
+    several, learned = len(table.works) > 1, any(row.learned is not None for row in table.rows)
     measure = table.works[0].measure
     heads = [
         *(["trained"] if several else []),
@@ -35,11 +36,12 @@ def table_sheet(table: Table, records: Sequence[Record], skipped: Mapping[str, s
         "codec, cut 1",
         "codec, cut 2",
         "cut",
+        *(["bottlenecks"] if learned else []),
         _MEASURES[measure],
         "best",
     ]
     heads += ["documents", "of float32", "documents' ratio", "ratio", "cut 1", "cut 2", "seeds", "epochs", "samples/s"]
-    lines = [[*([each.row.work.label] if several else []), *_cells(each)] for each in rows]
+    lines = [[*([each.row.work.label] if several else []), *_cells(each, learned=learned)] for each in rows]
     told = "; ".join(stand_ins(records))
     title = f"{table.title} ({told})" if told else table.title
     return Sheet(title, heads, lines, [*_notes(table, rows)], _MEASURES[measure])
@@ -50,9 +52,10 @@ def stand_ins(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(label for record in records if (label := record.settings["stand_in"]) is not None))
 
 
-def _cells(each: Shown) -> list[str]:
+def _cells(each: Shown, *, learned: bool) -> list[str]:
     row, measure = each.row, each.row.work.measure
     begin, theirs = [row.name, *row.codecs, row.cut], _published(row.published)
+    begin += [_bottlenecks(each)] if learned else []
     nominal, seeds = _figure(row.published.ratio), len(each.records)
     if not seeds:
         return [*begin, _SKIPPED, "-", theirs, "-", nominal, "-", "-", "-", "0", "-", "-"]
@@ -68,6 +71,15 @@ def _cells(each: Shown) -> list[str]:
         _figure(each.mean("epochs"), "{:.0f}"),
         _figure(each.mean("samples_per_second"), "{:,.0f}"),
     ]
+
+
+def _bottlenecks(each: Shown) -> str:
+    """Says what a row was trained with: a small work has smaller ones."""
+    learned = each.row.learned
+    if learned is None:
+        return NONE
+    text = next((record.settings["recipe"]["bottleneck"] for record in each.records), learned.text)
+    return f"{text}" if learned.fitted else f"{text}, not fitted"
 
 
 def _percent(spread: Spread | None, seeds: int) -> str:

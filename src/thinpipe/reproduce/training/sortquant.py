@@ -1,7 +1,8 @@
-"""Sort quantization at 16, 12, 8 and 4 bits, on five data sets; ours at 4 and 2 bits beside it."""
+"""Sort quantization at 16, 12, 8 and 4 bits, on five data sets; ours at 4 and 2 bits and bottlenecks beside it."""
 
 from __future__ import annotations
 
+from thinpipe.reproduce.training.bottlenecks import CONV_ROWS, LINEAR_ROWS
 from thinpipe.reproduce.training.table import NONE, Published, Row, Table, Work
 from thinpipe.reproduce.training.works import CIFAR10, CIFAR100, COLA, FOOD101, RTE
 
@@ -39,7 +40,7 @@ SORTQUANT = (
     Table(
         name="sortquant-cifar10",
         title="Sort quantization, MobileNetV2 on CIFAR-10",
-        about="accuracy on CIFAR-10 with sort quantization, power iteration and our codecs",
+        about="accuracy on CIFAR-10 with sort quantization, power iteration, learned bottlenecks and our codecs",
         rows=_rows(
             CIFAR10,
             Published(value=0.9587, ratio=1.0, note="from their main page, as the table has no such row"),
@@ -49,7 +50,8 @@ SORTQUANT = (
                 "power",
                 Published(value=0.9554, ratio=0.101, note="from their table of two machines, batches of 64"),
             ),
-        ),
+        )
+        + CONV_ROWS,
         source=_SOURCE,
         needs=_IMAGES,
         time="estimated: half an hour a row and seed with a recent GPU; --tiny: 10 seconds",
@@ -96,7 +98,7 @@ SORTQUANT = (
     Table(
         name="sortquant-cola",
         title="Sort quantization, RoBERTa-base on CoLA",
-        about="Matthews' correlation on CoLA with sort quantization, uniform, power iteration and our codecs",
+        about="Matthews' correlation on CoLA with sort quantization, uniform, power iteration, bottlenecks, our codecs",
         rows=_rows(
             COLA,
             Published(value=0.634, upto=0.645, ratio=1.0, note="from their report of April, data parallel"),
@@ -127,8 +129,9 @@ SORTQUANT = (
                 Published(value=0.639, ratio=0.146, note="from data parallel training, with the codec simulated"),
             ),
             ("power:12", "power", Published(ratio=0.109)),
-        ),
-        source=f"{_SOURCE} Of rank 12 they print an accuracy, 84.3%, and no correlation.",
+        )
+        + LINEAR_ROWS,
+        source=f"{_SOURCE} Of rank 12, and of bottlenecks at both cuts, they print accuracies and no correlation.",
         needs=_TEXTS,
         time="estimated: half an hour a row and seed with a recent GPU; --tiny: 20 seconds",
     ),

@@ -69,6 +69,32 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Learned:
+    """Bottlenecks at the cuts, which are trained with the model.
+
+    Args:
+        text: one for each cut, as ``conv:20k4s4/conv:320``.
+        tiny: those of the small work.
+        fitted: whether they begin with what loses least of the samples, or with what is known of any (default: they
+            are fitted).
+    """
+
+    text: str
+    tiny: str
+    fitted: bool = True
+
+    @property
+    def name(self) -> str:
+        """In the names of rows."""
+        return _named(self.text) + ("" if self.fitted else "-unfitted")
+
+    def fields(self, *, tiny: bool) -> dict[str, Any]:
+        """Says the same in the fields of a recipe."""
+        said: dict[str, Any] = {"bottleneck": self.tiny if tiny else self.text}
+        return said if self.fitted else said | {"bottleneck_fit": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One row.
 
@@ -78,6 +104,7 @@ class Row:
         series: the line in the plot that it is a point of.
         published: the documents' figures (default: they have none).
         cut: where the model is cut.
+        learned: bottlenecks, on top of which the codec is (default: there are none).
     """
 
     work: Work
@@ -85,12 +112,14 @@ class Row:
     series: str
     published: Published = field(default_factory=Published)
     cut: str = DOCUMENTS
+    learned: Learned | None = None
 
     @property
     def name(self) -> str:
         """Of the row."""
-        codec = _BETWEEN.sub("-", self.codec.replace(":", "").replace(",", "-"))
-        return "-".join(filter(None, (self.work.prefix, codec, "" if self.cut == DOCUMENTS else self.cut)))
+        codec = "" if self.learned is not None and self.codec == NONE else _named(self.codec)
+        learned = "" if self.learned is None else self.learned.name
+        return "-".join(filter(None, (self.work.prefix, learned, codec, "" if self.cut == DOCUMENTS else self.cut)))
 
     @property
     def codecs(self) -> tuple[str, str]:
@@ -139,5 +168,10 @@ class Table:
         return tuple(found.values())
 
     def cut_at(self, cuts: tuple[str, ...]) -> tuple[Row, ...]:
-        """Lists the rows with every one of these cuts."""
-        return tuple(row.at(cut) for cut in cuts for row in self.rows)
+        """Lists the rows with every one of these cuts; bottlenecks are made for the tensors of one, and stay there."""
+        return tuple(row.at(cut) for cut in cuts for row in self.rows if row.learned is None or row.cut == cut)
+
+
+def _named(text: str) -> str:
+    """Makes a part of a file's name of codecs or bottlenecks."""
+    return _BETWEEN.sub("-", text.replace(":", "").replace(",", "-"))

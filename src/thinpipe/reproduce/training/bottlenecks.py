@@ -1,0 +1,67 @@
+"""Rows with learned bottlenecks: the documents' own sizes, smaller ones, and a codec on top of them."""
+
+from __future__ import annotations
+
+from thinpipe.bottleneck.ratios import DOCUMENTS as SIZES
+from thinpipe.reproduce.training.table import NONE, Learned, Published, Row, Work
+from thinpipe.reproduce.training.works import CIFAR10, COLA
+
+_CODEC = "had:4"
+
+_TINY_CONV = {
+    "0.097": "conv:12k2s2/conv:18",
+    "0.070": "conv:10k2s2/conv:16",
+    "0.038": "conv:16k2s2+8/conv:18+5",
+    "type 5": "conv:16k2s2+4/conv:20+5",
+    "type 6": "conv:16k4s4+8/conv:15+4",
+    "type 7": "conv:16k4s4+4/conv:15+3",
+}
+"""For digits, whose rows are of 16 x 8 x 8 and of 64 x 4 x 4, by the names of the documents' sizes."""
+
+
+def _conv(name: str, *, fitted: bool = True) -> Learned:
+    return Learned(text="/".join(SIZES[name]), tiny=_TINY_CONV[name], fitted=fitted)
+
+
+def _row(work: Work, kind: str, learned: Learned, published: Published | None = None, codec: str = NONE) -> Row:
+    series = kind if codec == NONE else f"{kind}, {codec}"
+    series += "" if learned.fitted else ", not fitted"
+    return Row(work=work, codec=codec, series=series, learned=learned, published=published or Published())
+
+
+_PIPELINES = "from their table of pipelines, batches of 64"
+_CONV_FIGURES = {
+    "0.097": Published(value=0.9601, ratio=0.097, note=_PIPELINES),
+    "0.070": Published(value=0.9585, upto=0.9589, ratio=0.070, note=f"{_PIPELINES}, and from that of two machines"),
+    "0.038": Published(value=0.9570, ratio=0.038, note=_PIPELINES),
+}
+
+CONV_ROWS = (
+    *(_row(CIFAR10, "conv", _conv(name), _CONV_FIGURES.get(name)) for name in _TINY_CONV),
+    _row(CIFAR10, "conv", _conv("0.070", fitted=False)),
+    *(_row(CIFAR10, "conv", _conv(name), codec=_CODEC) for name in ("0.070", "0.038", "type 5", "type 7")),
+)
+"""Of CIFAR-10. Smaller than three sizes the documents have types without figures."""
+
+_CONDITION = "of the second cut alone, which they had before the head: their Condition"
+_HALF, _FIFTH = Learned(text="linear:384", tiny="linear:16"), Learned(text="linear:150", tiny="linear:8")
+
+LINEAR_ROWS = (
+    _row(COLA, "linear", _HALF, Published(ratio=384 / 768)),
+    _row(COLA, "linear", _FIFTH, Published(ratio=150 / 768)),
+    _row(
+        COLA,
+        "linear",
+        Learned(text="none/linear:150", tiny="none/linear:8"),
+        Published(value=0.633, note=f"{_CONDITION} 4"),
+    ),
+    _row(
+        COLA,
+        "linear",
+        Learned(text="none/linear:50", tiny="none/linear:4"),
+        Published(value=0.648, upto=0.660, note=f"{_CONDITION}s 4 and 3"),
+    ),
+    _row(COLA, "linear", _HALF, codec=_CODEC),
+    _row(COLA, "linear", _FIFTH, codec=_CODEC),
+)
+"""Of CoLA."""

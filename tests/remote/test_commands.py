@@ -110,6 +110,9 @@ def test_four_commands_train_over_an_encrypted_connection_with_packed_cuts(tmp_p
     assert said["accuracy"] > 0.95 and said["network"]["ratio"] < 0.2
     shown = run("report", path)
     assert shown.exit_code == 0 and "data over computation time" in shown.output and "had:4" in shown.output
+    # The server is gone by now; whoever would look for it for ten minutes may say that it shall be less.
+    again = run("train", "digits", "--run", path, "--resume", "--epochs", 11, "--give-up", 0.2)
+    assert again.exit_code == 1 and address in again.output and "--resume" in again.output, again.output
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_what_is_dropped_out_is_the_same_in_a_run_that_goes_on(tmp_path, files):
     [
         (["--stages", 2, "--bandwidth", "1mbit"], "--bandwidth concerns the network"),
         (["--stages", 2, "--schedule", "1f1b"], "all micro-batches go forward, then all backward"),
+        (["--stages", 2, "--give-up", 5], "look for a server that was lost"),
         (["--stages", 2, "--cuts", "deep,flat"], "--stages says 2 and --cuts says 3"),
         (["--cuts", "dep"], "did you mean deep?"),
         (["--cuts", "12"], "a stage begins at one of the layers 1 to 11, got 12"),

@@ -73,6 +73,8 @@ from thinpipe.stages.microbatch import Batch
 from thinpipe.trace import NO_TRACE, AnyTracer, Tracer
 
 _log = logging.getLogger("thinpipe")
+GIVE_UP = 600.0
+"""Seconds to try to reach a server that was lost."""
 _PATIENCE = 600.0
 """Seconds that a server which is alive may take over a step or an answer."""
 _CLOCKS = 5.0
@@ -164,7 +166,7 @@ class Client(nn.Module):
         bandwidth: float | None = None,
         example: Any = None,
         batches: Callable[[int], tuple[Any, Any]] | None = None,
-        give_up: float = 600.0,
+        give_up: float = GIVE_UP,
         silence: float = 15.0,
         trace: str | Path | None = None,
     ) -> None:

@@ -96,6 +96,10 @@ def train_command(
     devices: Annotated[
         str | None, typer.Option(metavar="A,B", rich_help_panel=MORE, help="One for each stage, or local rank.")
     ] = None,
+    give_up: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="S", rich_help_panel=MORE, help="Seconds to look for a lost server (600)."),
+    ] = None,
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", rich_help_panel=MORE, help="Emulate a link, as 50mbit each way.")
     ] = None,
@@ -136,6 +140,7 @@ def train_command(
     words |= {"stages": stages, "cuts": cuts, "map": map, "replicas": replicas, "schedule": schedule}
     words |= {
         "bandwidth": bandwidth,
+        "give_up": give_up,
         "every": every,
         "device": device,
         "devices": devices,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinpipe.links.net.keys import ClientKeys, read_pair, read_public
-from thinpipe.remote.client import Client
+from thinpipe.remote.client import GIVE_UP, Client
 from thinpipe.remote.terms import CUTS
 from thinpipe.train.data import Data
 from thinpipe.train.offers import offer_name
@@ -52,5 +52,6 @@ def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, t
         bandwidth=settings.rate(),
         example=example(recipe),
         batches=data.batch,
+        give_up=GIVE_UP if settings.give_up is None else settings.give_up,
         trace=trace,
     )

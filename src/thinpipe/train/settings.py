@@ -40,6 +40,7 @@ class Settings:
         schedule: of the micro-batches (default: ``1f1b``; with a server ``stream``, which keeps both directions of a
             thin link busy; in process ``gpipe``, which is all that there is).
         bandwidth: of an emulated link each way, as ``50mbit`` (default: what the network has).
+        give_up: seconds to try to reach a server that was lost (default: a client's own).
         every: steps between two saved states.
         device: of the client's parts, or of everything.
         devices: one for each stage in process, or for each rank of a machine, as ``cuda:0,cuda:1`` (default:
@@ -59,6 +60,7 @@ class Settings:
     grad_codec: str | None = None
     schedule: str | None = None
     bandwidth: str | None = None
+    give_up: float | None = None
     every: int = 50
     device: str = "cpu"
     devices: str | None = None
@@ -189,6 +191,7 @@ _USE: dict[str, tuple[Way, ...]] = {
     "grad_codec": _SENT,
     "schedule": _SENT,
     "bandwidth": (Way.RANKS, Way.CONNECTED),
+    "give_up": (Way.CONNECTED,),
     "devices": (*_CUT, Way.DATA_PARALLEL),
 }
 """The ways that have a use for a setting; those not listed are for all."""
@@ -206,6 +209,7 @@ _REASONS = {
     "grad_codec": _PACKS,
     "schedule": "orders micro-batches among stages, and here are none",
     "bandwidth": "concerns the network, and nothing leaves this process over one",
+    "give_up": "is the time to look for a server that was lost, and here is none",
     "devices": "has one device for each stage or rank; use --device",
 }
 

@@ -278,8 +278,9 @@ def test_a_word_said_in_passing_is_heard():
             client = dial(hub.address)
             client.tell("stop", k)
             client.close()
-        for k in range(30):
-            assert hub.accepted.get(timeout=WAIT).hear(WAIT) == ("stop", k)
+        # Each exactly once; on a busy machine one that came later may be let in before.
+        heard = [hub.accepted.get(timeout=WAIT).hear(WAIT) for _ in range(30)]
+        assert sorted(heard) == [("stop", k) for k in range(30)]
 
 
 def test_a_server_that_closes_says_so_and_what_it_said_before_arrives():

@@ -24,7 +24,7 @@ def write_cifar(folder, rows=12):
 
 
 def transparency(*words):
-    result = CliRunner().invoke(app, ["bench", "transparency", "--tiny", "--devices", "cpu:2", "--json", *words])
+    result = CliRunner().invoke(app, ["reproduce", "transparency", "--tiny", "--devices", "cpu:2", "--json", *words])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout.splitlines()[-1])
 

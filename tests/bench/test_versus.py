@@ -22,7 +22,7 @@ VARIANTS = ["alone", "ddp", "even", "even+had:4", "client", "client+had:4"]
 
 
 def versus(*words, fails=False):
-    result = CliRunner().invoke(app, ["bench", "pipeline-vs-dp", *map(str, words)])
+    result = CliRunner().invoke(app, ["reproduce", "dp-vs-pipeline", *map(str, words)])
     assert fails == (result.exit_code != 0), result.output
     return " ".join(result.output.replace("│", " ").split()) if fails else json.loads(result.stdout.splitlines()[-1])
 

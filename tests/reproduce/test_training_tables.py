@@ -355,13 +355,6 @@ def test_every_table_is_under_the_verb_and_those_of_the_benches_are_the_same_com
     assert len(shared) == 8 and all(ours[name] is benches[other] for name, other in shared.items())
 
 
-@pytest.mark.parametrize(("name", "row"), [("unet-memory", "pipeline-1"), ("unet-speed", "baseline")])
-def test_a_bench_runs_under_this_verb_too(name, row, tmp_path):
-    words = (name, "--tiny", "--devices", "cpu:2", "--rows", row, "--output", tmp_path, "--json")
-    assert said_by(reproduce(*words))["rows"][0]["row"] == row
-    assert (tmp_path / name / f"{row}.json").exists()
-
-
 def test_the_list_tells_what_a_table_needs_and_whether_its_time_was_measured():
     output = " ".join(re.sub(r"[│┃]", " ", reproduce("--list").output).split())
     assert all(name in output for name in NAMES)

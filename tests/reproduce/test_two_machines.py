@@ -192,6 +192,7 @@ def test_every_row_of_the_page_has_a_name_of_its_own():
     assert len(set(order())) == len(order()) == 5 * 2 * len(CODECS) * len(CHUNKS)
     assert Row("1gbit", "documents", "power:3/power:7", 8).codecs == ("power:3", "power:7")
     assert Row("1gbit", "documents", "none", 8).codecs == (None, None)
+    assert Row("1gbit", "documents", "block:4/32/none", 8).codecs == ("block:4/32", None)
 
 
 @pytest.mark.parametrize("row", PRINTED, ids=lambda row: f"{row.codec}-{row.chunks}")

@@ -8,6 +8,7 @@ from itertools import product
 
 from thinpipe.codecs import codec as codec_of
 from thinpipe.links.throttle import parse_rate
+from thinpipe.train.per_cut import codecs_in
 
 FULL = "full"
 CUTS = ("documents", "pooled")
@@ -56,7 +57,7 @@ class Row:
             SpecError: there is no such codec.
             ValueError: there are more of them than cuts.
         """
-        words = self.codec.split("/")
+        words = codecs_in(self.codec)
         if len(words) > 2:
             raise ValueError(f"there are two cuts, {self.codec!r} has {len(words)} codecs; write A, or A/B")
         first, second = (None if word == "none" else codec_of(word).spec for word in (words[0], words[-1]))

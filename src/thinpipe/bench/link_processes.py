@@ -52,6 +52,19 @@ class Rank:
         assert self.process.stdout is not None
         return self.process.stdout
 
+    def line(self, patience: float) -> bytes:
+        """Waits for the next line that a heard rank says; an empty one is its end.
+
+        Raises:
+            TimeoutError: it said nothing for so many seconds.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.voice, selectors.EVENT_READ)
+            if not selector.select(patience):
+                raise TimeoutError
+        # Whole lines, each flushed at once, are all that it writes.
+        return self.voice.readline()
+
     def end(self) -> None:
         """Ends it, if it has not ended, and lets go of its pipes."""
         self.process.kill()

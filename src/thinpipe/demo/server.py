@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
-from thinpipe.bench.link_processes import started, told
+from thinpipe.bench.link_processes import LOOK, started, told
 from thinpipe.bench.rank_life import Say, live
+
+_PATIENCE = 120.0
+"""Seconds for a server to start, on a machine that is busy with other things."""
 
 
 @contextmanager
@@ -30,9 +34,13 @@ def served(recipe: str, *, threads: int) -> Iterator[str]:
     """
     command = [sys.executable, "-m", __spec__.name, json.dumps([recipe, threads])]
     with started([command], heard=[0]) as ranks:
-        line = ranks[0].voice.readline()
+        try:
+            line = ranks[0].line(_PATIENCE)
+        except TimeoutError as error:
+            raise told(f"the server did not start within {_PATIENCE:.0f} s", ranks) from error
         if not line:
-            ranks[0].process.wait()
+            with suppress(subprocess.TimeoutExpired):  # its output ends a moment before it does
+                ranks[0].process.wait(LOOK)
             raise told("the server did not start", ranks)
         yield str(json.loads(line)["address"])
 

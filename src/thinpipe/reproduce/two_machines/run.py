@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import subprocess
 import sys
 import time
@@ -171,12 +170,10 @@ class _Company:
                 yield StepCost.from_json(heard["cost"])
 
     def _hear(self, rank: Rank, patience: float) -> dict[str, Any]:
-        with selectors.DefaultSelector() as selector:
-            selector.register(rank.voice, selectors.EVENT_READ)
-            if not selector.select(patience):
-                raise told(f"{self._names} no word in {patience:.0f} s", self.ranks)
-        # Whole lines, each flushed at once, are all that it writes.
-        line = rank.voice.readline()
+        try:
+            line = rank.line(patience)
+        except TimeoutError as error:
+            raise told(f"{self._names} no word in {patience:.0f} s", self.ranks) from error
         if not line:
             with suppress(subprocess.TimeoutExpired):  # its output ends a moment before it does
                 rank.process.wait(LOOK)

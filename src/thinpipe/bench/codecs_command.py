@@ -121,10 +121,16 @@ def parse_specs(text: str) -> tuple[str, ...]:
     Raises:
         SpecError: one of them is none.
     """
-    options = "|".join(dict.fromkeys(option for entry in CATALOGUE.values() for option in entry.options))
-    found = [spec.strip() for spec in re.split(rf",(?!(?:{options})(?:[,|)]|$))", text)]
+    found = split_specs(text)
     for spec in found:
         ours(spec)
+    return found
+
+
+def split_specs(text: str) -> tuple[str, ...]:
+    """Takes a list of codecs apart, each once, whether or not there are such codecs."""
+    options = "|".join(dict.fromkeys(option for entry in CATALOGUE.values() for option in entry.options))
+    found = [spec.strip() for spec in re.split(rf",(?!(?:{options})(?:[,|)]|$))", text)]
     return tuple(dict.fromkeys(found))
 
 

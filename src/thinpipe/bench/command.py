@@ -21,6 +21,7 @@ from thinpipe.bench.pipe import CHUNKS, Workload, bench_pipe
 from thinpipe.bench.record import Record
 from thinpipe.bench.speed_command import amoebanet_speed_command, resnet_speed_command, unet_speed_command
 from thinpipe.bench.timeline_command import unet_timeline_command
+from thinpipe.bench.train_rate_command import train_rate_command
 from thinpipe.bench.transparency_command import transparency_command
 from thinpipe.bench.versus_command import versus_command
 from thinpipe.help import App
@@ -103,6 +104,7 @@ bench_app.command("amoebanet-speed")(amoebanet_speed_command)
 bench_app.command("resnet-speed")(resnet_speed_command)
 bench_app.command("unet-timeline")(unet_timeline_command)
 bench_app.command("transparency")(transparency_command)
+bench_app.command("train")(train_rate_command)
 bench_app.command("capture")(capture_command)
 bench_app.command("codecs")(codecs_command)
 bench_app.command("link")(link_command)

@@ -21,7 +21,7 @@ that partition (see ``ideal``) is over ``one core``; what the smaller micro-batc
 time slow each other down, which no profile on one of them knows: ``ideal at once`` is of the stages as they are in the
 same round, all at once.
 
-Processes with fewer micro-batches than stages have the zero-bubble schedule: a stage computes the gradients of its
+Processes with no more micro-batches than stages have the zero-bubble schedule: a stage computes the gradients of its
 weights while the stages before it go backward, even if there is but one micro-batch, and may do better than either
 ideal, which is that of GPipe's schedule.
 """
@@ -175,7 +175,7 @@ def chosen_schedule(n: int, m: int) -> str:
 
     A backward in two parts takes longer than one, by some microseconds an operation, which small micro-batches feel.
     """
-    return "zb" if m < n else "1f1b"
+    return "zb" if m <= n else "1f1b"
 
 
 def _as_run(row: Row, workers: Workers) -> tuple[Row, list[str]]:

@@ -57,7 +57,7 @@ def measure_memory(
     try:
         with as_published(), limited(devices, limit):
             samples["step"] = _train(workload, clear=clear, tick=tick)
-        results |= _peaks(devices)
+        results |= peaks(devices)
     except torch.OutOfMemoryError:
         notes.append("out of memory")
     release(devices)
@@ -99,7 +99,8 @@ def _train(workload: Workload, *, clear: bool, tick: Callable[[], None]) -> list
     return seconds
 
 
-def _peaks(devices: Sequence[torch.device]) -> dict[str, float | None]:
+def peaks(devices: Sequence[torch.device]) -> dict[str, float | None]:
+    """Reads the allocator's peaks since they were last reset, summed over GPUs; None where there is no GPU."""
     measured = gpus(devices)
     if not measured:
         return {"reserved_gib": None, "allocated_gib": None}

@@ -150,7 +150,7 @@ def train_command(
     try:
         here = Torchrun.here()
         words["ranks"] = None if here is None else here.world
-        given = {**_read(recipe, file, changes or ()), **_given(fields)}
+        given = {**read_fields(recipe, file, changes or ()), **_given(fields)}
         if dry_run:
             _dry_run(recipe, given, _given(words), here, as_json=json)
             return
@@ -174,8 +174,12 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _read(recipe: str, file: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """Reads the fields that a file and ``--set`` name; what is said on the command line counts more."""
+def read_fields(recipe: str, file: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """Reads the fields that a file and ``--set`` name; what is said on the command line counts more.
+
+    Raises:
+        RecipeError: the file cannot be read, or a ``--set`` has no value.
+    """
     found = {} if file is None else from_toml(file, recipe)
     for change in changes:
         field, equals, value = change.partition("=")

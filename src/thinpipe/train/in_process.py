@@ -23,7 +23,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, stage_sides
 from thinpipe.train.spared import Spared
 from thinpipe.train.step_costs import Bytes
-from thinpipe.train.updates import clip_norm, set_lr
+from thinpipe.train.updates import clip_norm, set_lr, set_mode
 
 _KEEP = 2
 
@@ -57,6 +57,7 @@ class InProcess:
         self._pipe = Pipe(
             stages, devices=devices, chunks=recipe.chunks, checkpoint="never", codec=codec, grad_codec=grad_codec
         )
+        self._pipe.train()
         self._spared = Spared(self._pipe, len(stages) - 1)
         self._optimizer = optimizer(recipe)(self._pipe.parameters())
         decay(self._optimizer, self._pipe)
@@ -69,7 +70,7 @@ class InProcess:
 
     def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
         """Trains on one batch, and returns its loss."""
-        self._pipe.train()
+        set_mode(self._pipe, train=True)
         began, before, devices = time.perf_counter(), Bytes.of_flows(self._pipe.traffic()), self._pipe.devices
         spent = self._pipe.spent()
         set_lr(self._optimizer, lr)
@@ -92,7 +93,7 @@ class InProcess:
 
     def evaluate(self, inputs: Any) -> Any:
         """Returns the outputs for inputs, which cross the same cuts and codecs."""
-        self._pipe.eval()
+        set_mode(self._pipe, train=False)
         with torch.no_grad():
             return self._pipe(moved(inputs, self._pipe.devices[0]))
 

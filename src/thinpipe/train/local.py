@@ -14,7 +14,7 @@ from thinpipe.runtime.rank_step import moved
 from thinpipe.train.dice import dice
 from thinpipe.train.parts import loss, optimizer, stages_of
 from thinpipe.train.recipe import Recipe
-from thinpipe.train.updates import clip_norm, set_lr
+from thinpipe.train.updates import clip_norm, set_lr, set_mode
 
 
 class Local:
@@ -40,6 +40,8 @@ class Local:
         if recipe.chunks > 1:
             self._model = Pipe(stages, devices=[self._device], chunks=recipe.chunks, checkpoint="never")
             self._run = self._model
+        for module in (self._model, self._run):
+            module.train()
         self._optimizer = optimizer(recipe)(self._model.parameters())
         loaded = checkpoint.load(folder, self._model, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
@@ -47,8 +49,7 @@ class Local:
 
     def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
         """Trains on one batch, and returns its loss."""
-        self._model.train()
-        self._run.train()
+        set_mode(self._model, self._run, train=True)
         set_lr(self._optimizer, lr)
         with dice(self._recipe.seed, self.committed, [self._device]):
             found = loss(self._run(moved(inputs, self._device)), moved(targets, self._device))
@@ -63,8 +64,7 @@ class Local:
 
     def evaluate(self, inputs: Any) -> Any:
         """Returns the outputs for inputs."""
-        self._model.eval()
-        self._run.eval()
+        set_mode(self._model, self._run, train=False)
         with torch.no_grad():
             return self._run(moved(inputs, self._device))
 

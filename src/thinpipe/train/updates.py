@@ -1,4 +1,4 @@
-"""The optimizer's part of a step, the same for whoever computes the gradients."""
+"""What is around a step, the same for whoever computes the gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
+
+
+def set_mode(*modules: nn.Module, train: bool) -> None:
+    """Has modules train, or not; in most steps they do already, and a large one takes milliseconds to be told."""
+    for module in modules:
+        if module.training != train:
+            module.train(train)
 
 
 def set_lr(optimizer: torch.optim.Optimizer | None, lr: float | None) -> None:

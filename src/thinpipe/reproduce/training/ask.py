@@ -26,6 +26,7 @@ class Ask:
         rows: which ones.
         seeds: each row is trained once with each.
         epochs: how many; None for the documents'.
+        chunks: micro-batches in a batch; None for the documents'.
         data_dir: the folder of data sets; None for the usual places.
         encoder: the folder of the encoder that texts are trained with; None for RoBERTa-base.
         device: of everything.
@@ -35,6 +36,7 @@ class Ask:
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
     epochs: int | None
+    chunks: int | None
     data_dir: Path | None
     encoder: Path | None
     device: str
@@ -83,6 +85,8 @@ class Job:
             said["model"] = str(ask.encoder)
         if ask.epochs is not None:
             said["epochs"] = ask.epochs
+        if ask.chunks is not None:
+            said["chunks"] = ask.chunks
         recipe = resolved(work.tiny_recipe if ask.tiny else work.recipe, said)
         settings = Settings(
             stages=STAGES, codec=row.packs, grad_codec=row.packs, every=_EVERY, device=ask.device

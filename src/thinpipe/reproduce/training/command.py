@@ -37,6 +37,9 @@ def training_command(table: Table) -> Callable[..., None]:
             typer.Option(help=f"Each row is trained with each of them (default: {_SEEDS}; 0 with --tiny)."),
         ] = None,
         epochs: Annotated[int | None, typer.Option(min=1, help="How many (default: the documents').")] = None,
+        chunks: Annotated[
+            int | None, typer.Option(min=1, help="Micro-batches in a batch (default: the documents').")
+        ] = None,
         cut: Annotated[
             str, typer.Option(help="documents; pooled, which sends far less at the second cut; or both.")
         ] = DOCUMENTS,
@@ -70,6 +73,7 @@ def training_command(table: Table) -> Callable[..., None]:
             rows=_rows(table, cut, rows),
             seeds=_seeds(seeds or (_TINY_SEEDS if tiny else _SEEDS)),
             epochs=epochs,
+            chunks=chunks,
             data_dir=data_dir,
             encoder=encoder,
             device=_device(device),

@@ -13,7 +13,7 @@ _SOURCE = (
 _IMAGES = "thinpipe\\[data]; the data set, and ImageNet weights of MobileNetV2; a GPU"
 _TEXTS = "thinpipe\\[data,hf]; the data set; RoBERTa-base, or --encoder; a GPU"
 _BITS = {"sort:12+4": 0.5, "sort:9+3": 0.375, "sort:6+2": 0.25, "sort:3+1": 0.125}
-_OURS = (("block:4", "block"), ("had:4", "had"), ("block:2/32", "block"), ("had:2", "had"))
+_OURS = (("block:4", "block"), ("had:4", "had"), ("had:3", "had"), ("block:2/32", "block"), ("had:2", "had"))
 
 
 def _rows(

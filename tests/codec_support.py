@@ -155,6 +155,6 @@ def remade(packet, **changes):
     order = changes.get("order", packet.order if len(packet.order) == len(shape) else range(len(shape)))
     sections = changes.get("sections", [raw(section) for section in packet.sections])
     number = changes.get("dtype", packet.header()[5])
-    fixed = struct.pack("<4sBBBxHHI", b"TPKT", 2, number, len(shape), len(spec), len(sections), 0)
+    fixed = struct.pack("<4sBBBxHHI", b"TPKT", 3, number, len(shape), len(spec), len(sections), 0)
     numbers = struct.pack(f"<{len(sections) + len(shape)}Q", *map(len, sections), *shape)
     return with_checksum(fixed + numbers + bytes(order) + spec + b"".join(sections))

@@ -84,8 +84,8 @@ def test_a_section_shifted_by_a_byte_is_noticed():
 
 def test_a_newer_version_is_told_apart_from_damage():
     message = bytearray(MESSAGES["none"])
-    message[4] = 3
-    assert "version 3, but this thinpipe reads version 2; update it" in refused(with_checksum(message))
+    message[4] = 4
+    assert "version 4, but this thinpipe reads version 3; update it" in refused(with_checksum(message))
     assert "not a packet" in refused(b"GET / HTTP/1.1\r\n\r\n")
 
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from support import CHECKPOINT_MODES, Begin, End, assert_same, fresh, train_once
 from thinpipe import Pipe, codec, compress
 from thinpipe.balance import balance_by_size, balance_by_time
+from thinpipe.codecs import Codec
 from thinpipe.runtime.transfer import Mover, mark_ready
 
 pytestmark = [
@@ -114,6 +115,25 @@ def test_nobody_overtakes_a_busy_gpu(devices, checkpoint):
     x = torch.rand(4, 16, dtype=torch.float64, requires_grad=True)
     pipe = Pipe(copy.deepcopy(model), [2, 2], devices=devices, chunks=2, checkpoint=checkpoint)
     assert_same(to(train_once(pipe, x)), train_once(model, x))
+
+
+@pytest.mark.parametrize("devices", PLACES, ids="-".join)
+def test_nobody_overtakes_an_encoder_on_a_busy_gpu(devices, monkeypatch):
+    def made():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+        return Pipe(model, [2, 1], devices=devices, chunks=2, codec="block:8", grad_codec="block:8")
+
+    x, encode = torch.rand(8, 16, requires_grad=True), Codec.encode
+    expected = to(train_once(made(), x))
+
+    def late(self, tensor):
+        if tensor.is_cuda:
+            torch.cuda._sleep(LONG)
+        return encode(self, tensor)
+
+    monkeypatch.setattr(Codec, "encode", late)
+    assert_same(to(train_once(made(), x)), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("devices", PLACES, ids="-".join)

@@ -29,6 +29,8 @@ class Block(MayThrowDice):
         stochastic: whether values are rounded up or down at random, so that their mean is kept; errs by a step at most.
     """
 
+    shaped = True
+
     def __init__(self, bits: int, group: int = DEFAULT_GROUP, *, stochastic: bool = False) -> None:
         super().__init__(stochastic=stochastic)
         self.bits = bits

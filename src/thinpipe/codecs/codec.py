@@ -55,8 +55,8 @@ class Codec:
             raise CodecError(f"a packet holds a dense tensor of an ordinary type, got {tensor.layout} {tensor.dtype}")
         coder = self._coder_for(tensor.dtype)
         x = tensor.detach()
-        order = tuple(range(x.dim())) if coder.shaped else _memory_order(x)
-        dense = x.permute(order).contiguous()
+        order = _memory_order(x)
+        dense = x.permute(_coded_order(coder, order)).contiguous()
         sections = coder.pack(dense) if x.numel() else [_nothing(x.device)] * len(coder.sizes(dense.shape, x.dtype))
         return Packet(self.spec, x.dtype, x.shape, order, tuple(sections))
 
@@ -74,7 +74,8 @@ class Codec:
         if packet.spec != self.spec:
             raise PacketError(f"a packet of the codec {packet.spec!r} came where one of {self.spec!r} was expected")
         coder = self._coder_for(packet.dtype)
-        shape = torch.Size(packet.shape[dim] for dim in packet.order)
+        order = _coded_order(coder, packet.order)
+        shape = torch.Size(packet.shape[dim] for dim in order)
         _check(packet, coder, shape)
         if not shape.numel():
             dense = torch.empty(shape, dtype=packet.dtype, device=packet.device)
@@ -82,7 +83,9 @@ class Codec:
             dense = coder.taken(packet.sections, shape, packet.dtype)
         else:
             dense = coder.unpack(packet.sections, shape, packet.dtype)
-        return dense.permute(_inverse(packet.order))
+        if order == packet.order:
+            return dense.permute(_inverse(order))
+        return dense.permute(packet.order).contiguous().permute(_inverse(packet.order))
 
     def nbytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> int:
         """Tells how long a tensor's packet is, header included; for a codec that is not of fixed rate, at most."""
@@ -140,6 +143,11 @@ def _memory_order(x: Tensor) -> tuple[int, ...]:
         return plain
     order = tuple(sorted(plain, key=lambda dim: (-x.stride()[dim], dim)))
     return order if x.permute(order).is_contiguous() else plain
+
+
+def _coded_order(coder: Coder, order: tuple[int, ...]) -> tuple[int, ...]:
+    """Tells in which order of its dimensions a tensor is coded, that lies in memory in some order."""
+    return tuple(range(len(order))) if coder.shaped else order
 
 
 def _inverse(order: Sequence[int]) -> list[int]:

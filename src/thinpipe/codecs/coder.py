@@ -31,7 +31,11 @@ class Coder(ABC):
     """
 
     shaped = False
-    """Whether it needs the tensor's shape; if not, any order of the elements will do, and memory order is fastest."""
+    """Whether it matters which elements are neighbours in the tensor; if not, memory order will do, and is fastest.
+
+    A block of pixels of one channel has much less to tell than one of all channels of a pixel, which is what lies
+    together in a tensor of ``channels_last``.
+    """
 
     fixed = True
     """Whether ``sizes`` are exact; if not, they are the most."""

@@ -27,6 +27,8 @@ class Hadamard(Coder):
         group: the size of a block, a power of two. Larger blocks cost less, 32 bits each, and spread outliers further.
     """
 
+    shaped = True
+
     def __init__(self, bits: int, group: int = DEFAULT_GROUP) -> None:
         self.bits = bits
         self.group = group

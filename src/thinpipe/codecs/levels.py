@@ -45,6 +45,8 @@ class NormalFloat(Coder):
         group: the size of a block, each of which costs 16 bits.
     """
 
+    shaped = True
+
     def __init__(self, group: int = NF_GROUP) -> None:
         self.group = group
 

@@ -19,7 +19,7 @@ from thinpipe.codecs.checksum import checksum
 from thinpipe.errors import CodecError, PacketError
 
 MAGIC = b"TPKT"
-VERSION = 2
+VERSION = 3
 MOST_DIMS = 32
 MOST_SECTIONS = 255
 MOST_SPEC = 1024

@@ -5,6 +5,8 @@
     stage j  --  encode --> packet --> decode  -->  stage j+1        an activation, by ``codec``
              <-- decode <-- packet <-- encode  --                    its gradient, by ``grad_codec``
 
+On a GPU packets are ready later than the tensors in them: whoever copies them to another device waits for the packets.
+
 What a stage passes on untouched travels as it came: a packet is not opened and packed again, which would lose a little
 more at each cut, and a mask that the caller gave stays exact.
 """
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from thinpipe.codecs import Codec, codec
 from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, edges_out_of
+from thinpipe.runtime.transfer import mark_ready
 from thinpipe.stages.split import Stage
 
 CodecChoice: TypeAlias = str | Codec | Mapping[int, str | Codec | None] | None
@@ -111,7 +114,7 @@ class Crossing:
         leaves = [self._packed(k, *pair) for k, pair in enumerate(zip(parcel.leaves, came_as, strict=True))]
         # What is decoded from a packet is the receiver's alone.
         stashed = parcel.stashed and any(isinstance(x, Tensor) for x in leaves)
-        return replace(parcel, leaves=leaves, stashed=stashed)
+        return replace(parcel, leaves=leaves, stashed=stashed, ready=mark_ready(parcel.ready))
 
     def _packed(self, leaf: int, value: Any, came_as: Coded | str | None) -> Any:
         if not isinstance(value, Tensor):
@@ -139,7 +142,8 @@ class Crossing:
             grads: one for each leaf, or ``None``.
             codecs: from ``grad_codec``, when the activation of each leaf arrived.
         """
-        return replace(grads, leaves=[self._packed_grad(*pair) for pair in zip(grads.leaves, codecs, strict=True)])
+        leaves = [self._packed_grad(*pair) for pair in zip(grads.leaves, codecs, strict=True)]
+        return replace(grads, leaves=leaves, ready=mark_ready(grads.ready))
 
     def _packed_grad(self, grad: Tensor | Coded | None, chosen: Codec | None) -> Tensor | Coded | None:
         if not isinstance(grad, Tensor):

@@ -23,6 +23,7 @@ bench: $(READY)  ## overhead and speed-up, recorded in results/
 docs: $(READY)  ## the pages that are generated
 	$(BIN)/python -m typer thinpipe.cli utils docs --name thinpipe --output docs/cli.md
 	$(BIN)/thinpipe bench page
+	$(BIN)/thinpipe reproduce page
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache src/thinpipe/kernels/__pycache__

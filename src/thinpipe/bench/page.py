@@ -24,13 +24,9 @@ from thinpipe.bench.rows import (
 from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, timeline_sheet, transparency_sheet
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
+from thinpipe.bench.train_rate import BENCH as TRAIN_RATE
+from thinpipe.bench.train_rate_sheet import accuracy_picture, train_rate_sheet
 from thinpipe.bench.versus_sheet import versus_sheet
-from thinpipe.reproduce.training.picture import picture as trained_picture
-from thinpipe.reproduce.training.picture import plots
-from thinpipe.reproduce.training.sheet import table_sheet
-from thinpipe.reproduce.training.table import CUTS, Work
-from thinpipe.reproduce.training.table import Table as TrainedTable
-from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.reproduce.two_machines.row import order as two_machines_order
 from thinpipe.reproduce.two_machines.sheet import (
     COSTS_TITLE,
@@ -39,6 +35,7 @@ from thinpipe.reproduce.two_machines.sheet import (
     costs_sheet,
     documents_sheet,
 )
+from thinpipe.train.recipes import RECIPES
 
 _INTRODUCTION = """# Benchmarks
 
@@ -253,28 +250,22 @@ _DATA_PARALLEL = Section(
 )
 
 
-def _trained_picture(table: TrainedTable, work: Work | None, _: Sheet, records: Sequence[Record]) -> str:
-    return trained_picture(table, work, records)
+def _train_rate(recipe: str) -> Section:
+    return Section(
+        f"{TRAIN_RATE}-{recipe}",
+        TRAIN_RATE,
+        f"Training {recipe}, end to end",
+        f"thinpipe bench {TRAIN_RATE} --recipe {recipe}",
+        f"The recipe `{recipe}`, {RECIPES[recipe].about}: on one device, and cut into stages that share it.",
+        (f"{recipe}-one-device", f"{recipe}-cut-*"),
+        train_rate_sheet,
+        _bars,
+        {"accuracy": accuracy_picture},
+    )
 
 
-def _trained(table: TrainedTable) -> Iterator[Section]:
-    """Makes the section of a table whose rows are trained, or one for each of its plots."""
-    for name, work in plots(table).items():
-        rows = [row for row in table.cut_at(CUTS) if work in (None, row.work)]
-        yield Section(
-            name,
-            table.name,
-            table.title if work is None else f"{table.title}, {work.label}",
-            f"thinpipe reproduce {table.name}",
-            f"{table.about[0].upper()}{table.about[1:]}. Models are cut in three, with codecs at both cuts, both ways.",
-            tuple(f"{row.name}-seed*" for row in rows),
-            partial(table_sheet, table),
-            partial(_trained_picture, table, work),
-        )
-
-
-TRAINED = tuple(section for table in TABLES.values() for section in _trained(table))
-"""Sections of tables that take days: those of which nothing is recorded are left out."""
+TRAINED = tuple(map(_train_rate, RECIPES))
+"""Sections of what takes hours: those of which nothing is recorded are left out."""
 
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
@@ -335,8 +326,8 @@ def _written(section: Section, records: list[Record], pictures: Path, results: P
     yield ""
     yield from (f"- {note}" for note in sheet.notes)
     yield ""
-    for run, rows in _runs(records).items():
-        links = ", ".join(f"[{row}]({(results / section.bench / row).as_posix()}.json)" for row in rows)
+    for run, made in runs_of(records).items():
+        links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)
         yield f"- {links}: {run}"
     yield ""
 
@@ -346,14 +337,14 @@ def line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
-def _runs(records: Sequence[Record]) -> dict[str, list[str]]:
-    """Groups rows by how and where they were run."""
-    runs: dict[str, list[str]] = {}
+def runs_of(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Groups records by how and where they were made."""
+    runs: dict[str, list[Record]] = {}
     for record in records:
         commit = f" at {record.commit}" if record.commit else ""
         environment = "".join(f"{name}={value} " for name, value in record.settings.get("environment", {}).items())
         run = f"`{environment}{record.command}`{commit}, on {_machine(record.machine)}"
-        runs.setdefault(run, []).append(record.row)
+        runs.setdefault(run, []).append(record)
     return runs
 
 

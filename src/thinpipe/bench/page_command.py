@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from thinpipe.bench.catalogue_page import fill_catalogue
 from thinpipe.bench.page import write_page
 
+Results: TypeAlias = Annotated[Path, typer.Option(help="The folder of the records.")]
+
 
 def page_command(
     *,
-    results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
+    results: Results = Path("results"),
     docs: Annotated[Path, typer.Option(help="The folder that gets benchmarks.md and its pictures.")] = Path("docs"),
 ) -> None:
     """Writes the page of benchmarks from what was recorded.

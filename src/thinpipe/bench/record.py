@@ -17,6 +17,12 @@ from typing import Any
 
 import torch
 
+from thinpipe.errors import ThinpipeError
+
+
+class RecordError(ThinpipeError, ValueError):
+    """A file that should have a record, and has none."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -130,8 +136,15 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """Reads what ``save`` wrote."""
-        entries = json.loads(path.read_text())
-        known = {each.name: entries.pop(each.name) for each in fields(cls) if each.name in entries}
-        known["machine"] = Machine(**known["machine"])
-        return cls(results=entries, **known)
+        """Reads what ``save`` wrote.
+
+        Raises:
+            RecordError: the file is something else, or a part of it.
+        """
+        try:
+            entries = json.loads(path.read_text())
+            known = {each.name: entries.pop(each.name) for each in fields(cls) if each.name in entries}
+            known["machine"] = Machine(**known["machine"])
+            return cls(results=entries, **known)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path} is no record; copy it again, or delete it: {error!r}") from error

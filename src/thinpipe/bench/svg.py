@@ -41,7 +41,7 @@ def bar_chart(title: str, measure: str, rows: Mapping[str, Mapping[str, float | 
         f"{row}: " + ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
         for row, values in rows.items()
     )
-    return _document(f"{title}: {measure}", spoken, parts, y + 10)
+    return document(f"{title}: {measure}", spoken, parts, y + 10)
 
 
 def line_chart(title: str, measure: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
@@ -74,7 +74,7 @@ def line_chart(title: str, measure: str, curves: Mapping[str, Sequence[tuple[flo
         dashes = ' stroke-dasharray="6 4"' if k else ""  # where curves coincide both are seen
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
     last = "; ".join(f"{name} ends at {_plain(curve[-1][0])}" for name, curve in curves.items() if curve)
-    return _document(f"{title}: {measure}", last, parts, bottom + 30)
+    return document(f"{title}: {measure}", last, parts, bottom + 30)
 
 
 def point_chart(
@@ -125,7 +125,7 @@ def point_chart(
     spoken = "; ".join(
         f"{name}: {_plain(y)} at {_plain(x)}" for named in points.values() for name, (x, y) in named.items()
     )
-    return _document(f"{title}: {measure}", spoken, parts, bottom + 44)
+    return document(f"{title}: {measure}", spoken, parts, bottom + 44)
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ def plot(title: str, measure: str, across: str, curves: Sequence[Curve], *, rema
     legend, top = _long_legend(curves, 64 if remark else 45)
     left, right, bottom = 70, 700, top + 360
     known = [point for curve in curves for point in curve.points]
-    ticks_x = _even(x for x, _, _ in known)
-    ticks_y = _even(y + sign * deviation for _, y, deviation in known for sign in (-1, 1))
+    ticks_x = even(x for x, _, _ in known)
+    ticks_y = even(y + sign * deviation for _, y, deviation in known for sign in (-1, 1))
 
     def pixels(x: float, y: float) -> tuple[float, float]:
         share_x, share_y = ((v - t[0]) / (t[-1] - t[0]) for v, t in ((x, ticks_x), (y, ticks_y)))
@@ -181,7 +181,7 @@ def plot(title: str, measure: str, across: str, curves: Sequence[Curve], *, rema
     spoken = "; ".join(
         f"{curve.name}: " + ", ".join(f"{_plain(y)} at {_plain(x)}" for x, y, _ in curve.points) for curve in curves
     )
-    return _document(f"{title}: {measure}", f"{remark}; {spoken}" if remark else spoken, parts, bottom + 44)
+    return document(f"{title}: {measure}", f"{remark}; {spoken}" if remark else spoken, parts, bottom + 44)
 
 
 def _drawn(curve: Curve, pixels: Callable[[float, float], tuple[float, float]]) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _drawn(curve: Curve, pixels: Callable[[float, float], tuple[float, float]]) 
         yield f'<circle cx="{at:.1f}" cy="{height:.1f}" r="3.5" fill="{inside}" stroke="{colour}"/>'
 
 
-def _even(values: Iterable[float]) -> list[float]:
+def even(values: Iterable[float]) -> list[float]:
     """Finds even numbers around all values, at equal distances of 1, 2 or 5 times a power of ten."""
     known = list(values) or [0.0, 1.0]
     low, high = min(known), max(known)
@@ -267,9 +267,18 @@ def _plain(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
 
 
-def _document(title: str, description: str, parts: Sequence[str], height: int) -> str:
+def document(title: str, description: str, parts: Sequence[str], height: int, width: int = _WIDTH) -> str:
+    """Makes a picture of its parts.
+
+    Args:
+        title: above it.
+        description: for those who hear it.
+        parts: all else.
+        height: in pixels.
+        width: the same (default: that of the other charts).
+    """
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'role="img" aria-labelledby="t d" font-family="system-ui, sans-serif" font-size="13">'
     )
     names = f'<title id="t">{escape(title)}</title>\n<desc id="d">{escape(description)}</desc>'

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from thinpipe.help import App
 from thinpipe.reproduce.entries import ENTRIES
+from thinpipe.reproduce.page.command import page_command
 
 reproduce_app = App(
     help="Measure the documents' tables and plots anew, their figures beside ours.\n\n"
@@ -44,3 +45,4 @@ def _reproduce(
 
 for _entry in ENTRIES:
     reproduce_app.command(_entry.name)(_entry.command)
+reproduce_app.command("page")(page_command)

@@ -89,6 +89,16 @@ class Ambient:
                 self.streams[device].query()
             yield
 
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leaves the surroundings, for the caller's own thread to do a stage's work: codecs never saw any of them."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(mode=False))
+            stack.enter_context(torch.enable_grad())
+            for cast in self.autocasts:
+                stack.enter_context(torch.autocast(cast.device_type, enabled=False))
+            yield
+
     def computing(self, *, grad: bool) -> AbstractContextManager[Any]:
         """Surrounds one forward of one micro-batch.
 

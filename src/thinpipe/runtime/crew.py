@@ -14,7 +14,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from thinpipe.errors import WorkerLost
@@ -84,6 +85,7 @@ class Crew:
         self._process = -1
         self._inboxes: list[_Inbox] = []
         self._threads: list[threading.Thread] = []
+        self._relief: threading.Thread | None = None
 
     def dismiss(self) -> None:
         """Ends the threads; the next step starts new ones."""
@@ -94,10 +96,19 @@ class Crew:
         """Refuses a stage that calls its own pipe: it would wait for itself.
 
         Raises:
-            RuntimeError: the calling thread is one of the crew's.
+            RuntimeError: the calling thread is one of the crew's, or does its work.
         """
-        if threading.current_thread() in self._threads:
+        if threading.current_thread() in (*self._threads, self._relief):
             raise RuntimeError("a stage of a Pipe called the same Pipe; a pipe cannot be part of itself")
+
+    @contextmanager
+    def relieved(self) -> Iterator[None]:
+        """Says that the calling thread does the crew's work by itself meanwhile."""
+        self._relief = threading.current_thread()
+        try:
+            yield
+        finally:
+            self._relief = None
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], None], doing: Callable[[], str]) -> None:
         """Does one job on each thread and returns when all are done.

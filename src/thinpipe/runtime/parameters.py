@@ -12,18 +12,20 @@ to add a zero that takes no memory, so that everything which waits for it still 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from thinpipe.errors import RecomputeError
+from thinpipe.stages.walk import layers_in
 
 
-def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Lists the parameters of a module that get gradients, each once."""
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+def trained_parameters(layers: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Lists the parameters of some layers themselves that get gradients, each once."""
+    own = (parameter for layer in layers for parameter in layer._parameters.values())
+    return list({id(each): each for each in own if each is not None and each.requires_grad}.values())
 
 
 def _alias(parameter: nn.Parameter) -> Tensor:
@@ -40,14 +42,15 @@ class Aliases:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.parameters = trained_parameters(module)
+        layers = layers_in(module)
+        self.parameters = trained_parameters(layers)
         self._aliases = [_alias(parameter) for parameter in self.parameters]
         self._versions = [alias._version for alias in self._aliases]
         self._lent: set[int] = set()
         by_id = {id(parameter): alias for parameter, alias in zip(self.parameters, self._aliases, strict=True)}
         self._places = [
             (layer._parameters, name, by_id[id(parameter)])
-            for layer in module.modules()
+            for layer in layers
             for name, parameter in layer._parameters.items()
             if id(parameter) in by_id
         ]

@@ -180,7 +180,11 @@ class Step:
         return [gathered[k] for k in tensors]
 
     def _run(self, lists: list[ActionList], link: LocalLink[Any], *, keep_graph: bool = False) -> None:
-        """Has every worker execute its list, each in its thread."""
+        """Has every worker execute its list, each in its thread, or all in this one if they could only take turns."""
+        if len(self._batch.rows) == 1 and not self._recomputed:
+            with until_all_are_through(self._workers), self._team.crew.relieved(), self._ambient.left():
+                self._run_here(lists, link, keep_graph=keep_graph)
+            return
         jobs = [
             partial(run_timed, worker, actions, link, keep_graph=keep_graph)
             for worker, actions in zip(self._workers, lists, strict=True)

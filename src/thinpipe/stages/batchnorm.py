@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from thinpipe.errors import SplitError
 from thinpipe.stages.phase import current_micro_batch, is_recomputing
+from thinpipe.stages.walk import layers_in
 
 
 class Tally:
@@ -144,7 +145,7 @@ def defer_batch_norm(module: nn.Module) -> None:
 
 def deferred_layers(module: nn.Module) -> Iterator[Deferred]:
     """Finds the deferred layers inside a module."""
-    return (layer for layer in module.modules() if isinstance(layer, Deferred))
+    return (layer for layer in layers_in(module) if isinstance(layer, Deferred))
 
 
 @contextmanager

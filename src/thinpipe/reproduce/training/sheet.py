@@ -9,7 +9,7 @@ from thinpipe.bench.sheet import Sheet, notes_of
 from thinpipe.reproduce.training.rows import Shown, Spread, shown
 from thinpipe.reproduce.training.table import NONE, Published, Table
 
-_MEASURES = {"accuracy": "accuracy, %", "mcc": "MCC x 100"}
+MEASURES = {"accuracy": "accuracy, %", "mcc": "MCC x 100"}
 _SKIPPED = "skipped"
 _HOW = (
     "Activations and gradients are packed alike, in training and in tests. Ratio: bytes that crossed the cuts, both "
@@ -37,14 +37,14 @@ def table_sheet(table: Table, records: Sequence[Record], skipped: Mapping[str, s
         "codec, cut 2",
         "cut",
         *(["bottlenecks"] if learned else []),
-        _MEASURES[measure],
+        MEASURES[measure],
         "best",
     ]
     heads += ["documents", "of float32", "documents' ratio", "ratio", "cut 1", "cut 2", "seeds", "epochs", "samples/s"]
     lines = [[*([each.row.work.label] if several else []), *_cells(each, learned=learned)] for each in rows]
     told = "; ".join(stand_ins(records))
     title = f"{table.title} ({told})" if told else table.title
-    return Sheet(title, heads, lines, [*_notes(table, rows)], _MEASURES[measure])
+    return Sheet(title, heads, lines, [_HOW, *notes_below(table, rows)], MEASURES[measure])
 
 
 def stand_ins(records: Sequence[Record]) -> list[str]:
@@ -54,26 +54,26 @@ def stand_ins(records: Sequence[Record]) -> list[str]:
 
 def _cells(each: Shown, *, learned: bool) -> list[str]:
     row, measure = each.row, each.row.work.measure
-    begin, theirs = [row.name, *row.codecs, row.cut], _published(row.published)
-    begin += [_bottlenecks(each)] if learned else []
-    nominal, seeds = _figure(row.published.ratio), len(each.records)
+    begin, theirs = [row.name, *row.codecs, row.cut], published(row.published)
+    begin += [bottlenecks(each)] if learned else []
+    nominal, seeds = figure(row.published.ratio), len(each.records)
     if not seeds:
         return [*begin, _SKIPPED, "-", theirs, "-", nominal, "-", "-", "-", "0", "-", "-"]
     return [
         *begin,
-        _percent(each.spread(measure), seeds),
-        _percent(each.spread(f"best_{measure}"), seeds),
+        percent(each.spread(measure), seeds),
+        percent(each.spread(f"best_{measure}"), seeds),
         theirs,
-        _figure(each.mean("float32_ratio")),
+        figure(each.mean("float32_ratio")),
         nominal,
-        *(_figure(each.mean(name)) for name in ("ratio", "ratio_cut_1", "ratio_cut_2")),
+        *(figure(each.mean(name)) for name in ("ratio", "ratio_cut_1", "ratio_cut_2")),
         str(seeds),
-        _figure(each.mean("epochs"), "{:.0f}"),
-        _figure(each.mean("samples_per_second"), "{:,.0f}"),
+        figure(each.mean("epochs"), "{:.0f}"),
+        figure(each.mean("samples_per_second"), "{:,.0f}"),
     ]
 
 
-def _bottlenecks(each: Shown) -> str:
+def bottlenecks(each: Shown) -> str:
     """Says what a row was trained with: a small work has smaller ones."""
     learned = each.row.learned
     if learned is None:
@@ -82,26 +82,34 @@ def _bottlenecks(each: Shown) -> str:
     return f"{text}" if learned.fitted else f"{text}, not fitted"
 
 
-def _percent(spread: Spread | None, seeds: int) -> str:
+def percent(spread: Spread | None, seeds: int) -> str:
+    """Writes a share in percent, with its deviation where there are several seeds."""
     if spread is None:
         return "-"
     return f"{100 * spread.mean:.2f}" + (f" ± {100 * spread.deviation:.2f}" if seeds > 1 else "")
 
 
-def _figure(value: float | None, form: str = "{:.4g}") -> str:
+def figure(value: float | None, form: str = "{:.4g}") -> str:
+    """Writes a number, if there is one."""
     return "-" if value is None else form.format(value)
 
 
-def _published(said: Published) -> str:
+def published(said: Published) -> str:
+    """Writes what the documents print."""
     if said.value is None:
         return "-"
     upto = "" if said.upto is None else f" to {100 * said.upto:.2f}"
     return f"{100 * said.value:.2f}{upto}" + ("" if said.deviation is None else f" ± {100 * said.deviation:.2f}")
 
 
-def _notes(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
+def notes_below(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
+    """Lists what a reader must know of the documents' figures, and what the records say of themselves.
+
+    Args:
+        table: which.
+        rows: those that are shown.
+    """
     records = [record for each in rows for record in each.records]
-    yield _HOW
     yield table.source
     notes: dict[str, list[str]] = {}
     for each in rows:

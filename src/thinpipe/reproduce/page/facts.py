@@ -1,0 +1,102 @@
+"""What stands under a table: which rows are missing, how the others were trained, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+
+from thinpipe.bench.page import runs_of
+from thinpipe.bench.record import Record
+from thinpipe.reproduce.training.rows import Shown
+from thinpipe.reproduce.training.sheet import notes_below
+from thinpipe.reproduce.training.table import DOCUMENTS, Table
+from thinpipe.train import resolved
+
+_MEANING = (
+    "Activations and gradients are packed alike, in training and in tests. Of float32: bytes that crossed the cuts, "
+    "both ways and with their headers, over those of the tensors in float32, before any bottleneck. Mean and standard "
+    "deviation over seeds, after the last epoch; kB a sample are those of training.",
+    "To none: what a row has more than `none` with the same seed and settings, in points, mean and standard deviation; "
+    "where one of the two has other seeds as well, it says how many they have in common.",
+)
+
+
+def facts(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
+    """Lists what a reader of a table must know.
+
+    Args:
+        table: which.
+        rows: those that are recorded.
+    """
+    yield _missing(table, rows)
+    yield from _by_row(rows, _training)
+    yield from _MEANING
+    yield from notes_below(table, rows)
+    yield from _by_row(rows, _versions)
+
+
+def commands(rows: Sequence[Shown]) -> Iterator[str]:
+    """Lists the commands that made the records, where they ran, and the rows of each."""
+    runs = runs_of([record for each in rows for record in each.records])
+    for run, records in runs.items():
+        yield run if len(runs) == 1 else f"{run}: {', '.join(_made(rows, records))}"
+
+
+def _made(rows: Sequence[Shown], records: Sequence[Record]) -> Iterator[str]:
+    """Names rows, with the seeds where others of them are not among these records."""
+    for each in rows:
+        own = [record for record in each.records if record in records]
+        if len(own) == len(each.records):
+            yield each.row.name
+        elif own:
+            yield f"{each.row.name} (seed {', '.join(str(record.settings['seed']) for record in own)})"
+
+
+def _missing(table: Table, rows: Sequence[Shown]) -> str:
+    run = {each.row.name for each in rows}
+    names = [row.name for row in table.rows]
+    missing = [name for name in names if name not in run]
+    others = sum(each.row.cut != DOCUMENTS for each in rows)
+    text = f"{len(names) - len(missing)} of {len(names)} rows have been run"
+    text += f", and {others} with another cut" if others else ""
+    return f"{text}; not run: {', '.join(missing)}." if missing else f"{text}."
+
+
+def _by_row(rows: Sequence[Shown], say: Callable[[Shown, Record], str]) -> Iterator[str]:
+    """Says something of every record; once, where it is the same of all, else with the rows that it is about."""
+    about: dict[str, list[str]] = {}
+    for each in rows:
+        for record in each.records:
+            about.setdefault(say(each, record), []).append(each.row.name)
+    for text, names in about.items():
+        whose = "All rows" if len(about) == 1 else ", ".join(dict.fromkeys(names))
+        yield f"{whose}: {text}."
+
+
+def _training(each: Shown, record: Record) -> str:
+    results, recipe, work = record.results, record.settings["recipe"], each.row.work
+    documents = resolved(work.recipe, {**work.changes, "cut": each.row.cut})
+    said = [
+        _beside("epochs", recipe["epochs"], documents.epochs),
+        f"{results['train_rows']:,.0f} samples to train on, {results['test_rows']:,.0f} to test with",
+        _beside("batch", recipe["batch"], documents.batch),
+        _beside("micro-batches", recipe["chunks"], documents.chunks),
+        f"{recipe['optimizer']} at {recipe['lr']:g}, {recipe['lr_schedule']}",
+        recipe["precision"],
+    ]
+    said += [f"images of {recipe['pixels']} pixels"] if recipe["pixels"] else []
+    said += [f"texts of {recipe['max_length']} tokens, padding {recipe['padding']}"] if recipe["max_length"] else []
+    said += [f"LoRA of rank {recipe['lora']}"] if recipe["lora"] else []
+    said += [f"begun with {PurePath(recipe['weights']).name}"] if recipe["weights"] != "none" else []
+    return "; ".join(said)
+
+
+def _beside(name: str, ours: int, documents: int) -> str:
+    """Says how many there are, and how many the documents had if it is another number."""
+    return f"{name} {ours}" + ("" if ours == documents else f" (the documents had {documents})")
+
+
+def _versions(_: Shown, record: Record) -> str:
+    machine = record.machine
+    packages = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    return f"Python {machine.python}, {packages}; trained on {record.settings['device']}"

@@ -1,0 +1,131 @@
+"""Makes the page and its pictures from records, and writes them, or tells which of them are not current."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from thinpipe.bench.page import line
+from thinpipe.reproduce.page.facts import commands, facts
+from thinpipe.reproduce.page.frontier import TITLE, frontier
+from thinpipe.reproduce.page.table import cells
+from thinpipe.reproduce.training.picture import picture, plots
+from thinpipe.reproduce.training.rows import Shown, records_in, shown
+from thinpipe.reproduce.training.sheet import stand_ins
+from thinpipe.reproduce.training.table import Table, Work
+from thinpipe.reproduce.training.tables import TABLES
+
+PAGE = "results.md"
+_PICTURES = "results-"
+_FRONTIER = f"{_PICTURES}frontier.svg"
+_INTRODUCTION = """# Results
+
+What codecs and learned bottlenecks at the cuts do to accuracy, in training from the first step to the last.
+Written by `thinpipe reproduce page` from the records in `results/`: every figure of ours is one that a command
+recorded, and every seed leads to its record. Beside ours are the figures of the documents that this project began with.
+What is measured in bytes and seconds alone is on the page of [benchmarks](benchmarks.md).
+"""
+NOTHING = "No table has been trained: `thinpipe reproduce TABLE` trains one and records its rows in `results/`."
+
+
+def recorded(results: Path) -> list[tuple[Table, list[Shown]]]:
+    """Reads the tables of which something is recorded, in their order.
+
+    Args:
+        results: where the records are.
+    """
+    tables = [(table, shown(table, records_in(table, results))) for table in TABLES.values()]
+    return [(table, rows) for table, rows in tables if rows]
+
+
+def page_of(results: Path, docs: Path) -> dict[Path, str]:
+    """Makes the page and its pictures, by where they belong.
+
+    Args:
+        results: where the records are.
+        docs: the folder of the page; pictures are in its folder ``img``.
+    """
+    tables, where = recorded(results), Path(os.path.relpath(results, docs))
+    parts, pictures = [_INTRODUCTION], dict[str, str]()
+    drawn = frontier(tables)
+    if drawn is not None:
+        pictures[_FRONTIER] = drawn
+        parts.append(f"![{TITLE}: accuracy against bytes](img/{_FRONTIER})\n")
+    for table, rows in tables:
+        records = [record for each in rows for record in each.records]
+        own = {f"{_PICTURES}{name}.svg": picture(table, work, records) for name, work in _plots(table, rows)}
+        pictures |= own
+        parts.append("\n".join(_section(table, rows, list(own), where, results)))
+    done = [table.name for table, _ in tables]
+    parts.append(_rest([name for name in TABLES if name not in done]) if done else f"{NOTHING}\n")
+    return {docs / PAGE: "\n".join(parts)} | {docs / "img" / name: text for name, text in pictures.items()}
+
+
+def write_page(results: Path, docs: Path) -> list[Path]:
+    """Writes the page and its pictures; pictures of earlier ones that it has no more are deleted.
+
+    Args:
+        results: where the records are.
+        docs: the folder that gets the page, and the pictures in its folder ``img``.
+
+    Returns:
+        What was written, the page first.
+    """
+    files = page_of(results, docs)
+    (docs / "img").mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text)
+    for path in _left_over(docs, files):
+        path.unlink()
+    return list(files)
+
+
+def stale(results: Path, docs: Path) -> list[Path]:
+    """Lists what ``write_page`` would write otherwise, or delete."""
+    files = page_of(results, docs)
+    changed = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    return [*changed, *_left_over(docs, files)]
+
+
+def _left_over(docs: Path, files: Mapping[Path, str]) -> list[Path]:
+    return [path for path in sorted((docs / "img").glob(f"{_PICTURES}*.svg")) if path not in files]
+
+
+def _plots(table: Table, rows: Sequence[Shown]) -> Iterator[tuple[str, Work | None]]:
+    """Lists the plots of which something is recorded."""
+    done = {each.row.work.label for each in rows}
+    return ((name, work) for name, work in plots(table).items() if work is None or work.label in done)
+
+
+def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where: Path, results: Path) -> Iterator[str]:
+    told = "; ".join(stand_ins([record for each in rows for record in each.records]))
+    title = f"{table.title} ({told})" if told else table.title
+    yield f"## {title}\n"
+    yield f"{table.about[0].upper()}{table.about[1:]}. Models are cut in three, with codecs at both cuts, both ways.\n"
+    yield from (f"![{title}](img/{name})\n" for name in pictures)
+    heads, lines = cells(rows, where)
+    yield line(heads)
+    yield line(["---"] * len(heads))
+    yield from map(line, lines)
+    yield ""
+    yield from (f"- {fact}" for fact in facts(table, rows))
+    strange = _strange(table, rows, results)
+    if strange:
+        yield f"- Left out, for no row of the table has the name: {', '.join(strange)}."
+    yield ""
+    yield from (f"- {command}" for command in commands(rows))
+    yield ""
+
+
+def _strange(table: Table, rows: Sequence[Shown], results: Path) -> list[str]:
+    known = {f"{record.row}.json" for each in rows for record in each.records}
+    return [path.name for path in sorted((results / table.name).glob("*.json")) if path.name not in known]
+
+
+def _rest(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names)
+    asked = "`thinpipe reproduce --list` says what they show, need and take"
+    return f"## Not run yet\n\nNothing is recorded of {listed}; {asked}.\n"

@@ -1,0 +1,28 @@
+"""How series look, the same in every picture: the documents' methods are warm squares, ours are cold circles.
+
+Learned bottlenecks are diamonds.
+"""
+
+from __future__ import annotations
+
+from thinpipe.bench.marks import Look
+from thinpipe.reproduce.training.table import NONE
+
+LOOKS = {
+    NONE: Look(colour="#8e8e8e", shape="circle"),
+    "sort": Look(colour="#d6393b", shape="square"),
+    "uniform": Look(colour="#f58518", shape="square"),
+    "power": Look(colour="#d37aa8", shape="square"),
+    "prune": Look(colour="#9d755d", shape="square"),
+    "prune, 8 bits": Look(colour="#c8a415", shape="square"),
+    "prune, 16 bits": Look(colour="#7c5a2b", shape="square"),
+    "downsample": Look(colour="#e58a7b", shape="square"),
+    "had": Look(colour="#2f78bf", shape="circle"),
+    "block": Look(colour="#2aa7a0", shape="circle"),
+    "conv": Look(colour="#3f9a45", shape="diamond"),
+    "linear": Look(colour="#3f9a45", shape="diamond"),
+    "conv, not fitted": Look(colour="#93c47d", shape="diamond"),
+    "conv, had:4": Look(colour="#8457c7", shape="diamond"),
+    "linear, had:4": Look(colour="#8457c7", shape="diamond"),
+}
+"""By series."""

@@ -1,0 +1,394 @@
+"""``thinpipe reproduce page`` writes what was trained, and how it compares, from records and from nothing else."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from thinpipe.bench.labels import Box, Room, width_of
+from thinpipe.bench.marks import Look, Mark, Series
+from thinpipe.bench.panel import Frame, Panel, floor_of, ratios
+from thinpipe.bench.record import Machine, Record
+from thinpipe.cli import app
+from thinpipe.reproduce.training.looks import LOOKS
+from thinpipe.reproduce.training.run import figures_of
+from thinpipe.reproduce.training.table import POOLED
+from thinpipe.reproduce.training.tables import TABLES
+from thinpipe.train import resolved
+
+ROOT = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+LOOK = Look(colour="#000", shape="circle")
+FRAME = Frame(left=50, top=50, width=500, height=200)
+
+
+def reproduce(*words):
+    return CliRunner().invoke(app, ["reproduce", *map(str, words)])
+
+
+def page(results, docs):
+    result = reproduce("page", "--results", results, "--docs", docs)
+    assert result.exit_code == 0, result.output
+    return (docs / "results.md").read_text()
+
+
+def record(table, name, seed, value, *, ratio=0.1, cut=None, epochs=40, **settings):
+    """What training a row leaves behind."""
+    row = next(row for row in TABLES[table].rows if row.name == name)
+    row = row if cut is None else row.at(cut)
+    work = row.work
+    recipe = resolved(work.recipe, {**work.changes, "cut": row.cut, "seed": seed, "epochs": epochs}).to_json()
+    results = {work.measure: value, f"best_{work.measure}": value + 0.01, "epochs": epochs}
+    results |= {f"float32_ratio{end}": ratio for end in ("", "_cut_1", "_cut_2")} | {"bytes_per_sample": 4e6 * ratio}
+    results |= dict(zip(("train_rows", "test_rows"), work.samples, strict=True))
+    said = {"row": row.name, "seed": seed, "stand_in": None, "tiny": False, "device": "cuda", "recipe": recipe}
+    return Record(
+        table,
+        results,
+        {work.measure: [value / 2, value]},
+        said | {"what": work.label} | settings,
+        Machine("a cpu", 16, ["a gpu"], "3.12", {"thinpipe": "0.1", "torch": "2"}),
+        row=f"{row.name}-seed{seed}",
+        published=figures_of(row),
+        command=f"thinpipe reproduce {table}",
+        commit="abc",
+    )
+
+
+def save(folder, *records):
+    for each in records:
+        each.save(folder)
+
+
+def line_of(text, row):
+    """The cells of a row by their heads."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    cells = next(line for line in lines if line[0] == row)
+    heads = next(line for line in reversed(lines[: lines.index(cells)]) if "row" in line)
+    return dict(zip(heads, map(str.strip, cells), strict=True))
+
+
+def drawn(series, **words):
+    """A panel's texts, marks and lines."""
+    parts, _ = Panel(series=series, frame=FRAME, **words).drawn()
+    return ElementTree.fromstring("<svg>" + "".join(parts) + "</svg>")
+
+
+def named(root):
+    """The boxes of names beside marks and in strips, as a reader sees them."""
+    boxes = {}
+    for text in root.iter():
+        if "n" in text.get("class", "").split():
+            x, y, width = float(text.get("x")), float(text.get("y")), 5.4 * len(text.text)
+            left = x - width / 2 if text.get("text-anchor") == "middle" else x
+            boxes[f"{text.text} at {x},{y}"] = Box(left, y - 8, left + width, y)
+    return boxes
+
+
+def some(table):
+    """Records of all rows of a table, each worse than the one before; 4-bit ones of the documents collapse."""
+    rows = TABLES[table].rows
+    for number, row in enumerate(rows):
+        value = 0.1 if row.codec in ("sort:3+1", "uniform:4") else 0.95 - 0.002 * number
+        for seed in (0, 1):
+            ratio = 1.0 if row.name.endswith("none") else (row.published.ratio or 0.9 / (number + 1))
+            yield record(table, row.name, seed, value + 0.001 * seed, ratio=ratio)
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_in_the_documentation_is_current():
+    result = reproduce("page", "--results", ROOT / "results", "--docs", ROOT / "docs", "--check")
+    assert result.exit_code == 0, f"run: make docs\n{result.output}"
+
+
+def test_what_was_trained_is_on_the_page_and_a_change_of_it_makes_the_page_stale(tmp_path):
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    words = ("--tiny", "--rows", "none,had4", "--epochs", 1, "--output", results)
+    assert reproduce("sortquant-cifar10", *words).exit_code == 0
+    text = page(results, docs)
+    paths = {name: results / f"sortquant-cifar10/{name}-seed0.json" for name in ("none", "had4")}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items()}
+    line = line_of(text, "had4")
+    assert line["accuracy, %"] == f"{100 * found['had4']['accuracy']:.2f}"
+    assert line["to none"] == f"{100 * (found['had4']['accuracy'] - found['none']['accuracy']):+.2f}"
+    assert line["of float32"] == f"{found['had4']['float32_ratio']:.4f}"
+    assert line["kB a sample"] == f"{found['had4']['bytes_per_sample'] / 1000:.1f}"
+    assert (
+        "stand-in: a small network on handwritten digits" in text
+        and "All rows: epochs 1 (the documents had 40)" in text
+    )
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert target == "benchmarks.md" or (docs / target).exists(), target
+    pictures = sorted(path.name for path in (docs / "img").iterdir())
+    assert pictures == ["results-frontier.svg", "results-sortquant-cifar10.svg"]
+
+    check = ("page", "--results", results, "--docs", docs, "--check")
+    assert reproduce(*check).exit_code == 0
+    paths["had4"].write_text(paths["had4"].read_text().replace('"accuracy": 0.', '"accuracy": 0.1'))
+    (docs / "img/results-of-old.svg").write_text("")
+    (docs / "img/another.svg").write_text("")
+    result = reproduce(*check)
+    assert result.exit_code == 1 and (docs / "results.md").read_text() == text, "a check writes nothing"
+    assert all(name in result.output for name in ("results.md", "frontier.svg", "cifar10.svg", "results-of-old.svg"))
+    page(results, docs)
+    assert reproduce(*check).exit_code == 0 and (docs / "img/another.svg").exists()
+    assert not (docs / "img/results-of-old.svg").exists()
+
+
+def test_without_records_the_page_says_how_they_are_made(tmp_path):
+    result = reproduce("page", "--results", tmp_path, "--docs", tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    for said in (result.output, text):
+        assert "No table has been trained: `thinpipe reproduce TABLE` trains one" in said
+    assert not list((tmp_path / "img").iterdir()) and "##" not in text
+
+
+def test_rows_and_tables_that_were_not_run_are_counted_and_named(tmp_path):
+    save(tmp_path, record("sortquant-cifar100", "none", 0, 0.8), record("sortquant-cifar100", "had4", 0, 0.79))
+    text = page(tmp_path, tmp_path / "docs")
+    names = [row.name for row in TABLES["sortquant-cifar100"].rows]
+    missing = [name for name in names if name not in ("none", "had4")]
+    assert f"- 2 of {len(names)} rows have been run; not run: {', '.join(missing)}." in text
+    assert missing[0] == "sort12+4" and "had2" in missing
+    assert "| sort9+3 |" not in text
+    rest = text[text.index("## Not run yet") :]
+    assert "`sortquant-cifar10`" in rest and "`sortquant-cifar100`" not in rest
+
+
+def test_a_file_of_no_row_is_named_and_left_out(tmp_path):
+    save(tmp_path, record("sortquant-cifar100", "none", 0, 0.8))
+    (tmp_path / "sortquant-cifar100" / "zip-seed0.json").write_text("{}")
+    (tmp_path / "another-bench").mkdir()
+    (tmp_path / "another-bench" / "row.json").write_text("{}")
+    text = page(tmp_path, tmp_path / "docs")
+    assert "Left out, for no row of the table has the name: zip-seed0.json." in text and "another-bench" not in text
+
+
+def test_a_record_that_is_damaged_is_named(tmp_path):
+    save(tmp_path, record("sortquant-cifar100", "none", 0, 0.8))
+    path = tmp_path / "sortquant-cifar100" / "none-seed0.json"
+    for text in (path.read_text()[:200], "{}", "[]"):
+        path.write_text(text)
+        result = reproduce("page", "--results", tmp_path, "--docs", tmp_path / "docs")
+        assert result.exit_code == 1 and f"{path} is no record" in result.output
+    assert not (tmp_path / "docs").exists()
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+def test_a_difference_is_that_of_the_seeds_which_both_have(tmp_path):
+    accuracies = {"none": (0.90, 0.92, 0.97), "had4": (0.89, 0.92), "had2": (0.85, 0.88, 0.91)}
+    for name, values in accuracies.items():
+        save(tmp_path, *(record("sortquant-cifar10", name, seed, value) for seed, value in enumerate(values)))
+    save(tmp_path, record("sortquant-cifar10", "block4", 7, 0.95))
+    text = page(tmp_path, tmp_path / "docs")
+    # Were it that of all means, had4 would lose 2.5 points.
+    assert line_of(text, "had4")["to none"] == "-0.50 ± 0.71 (2 seeds)"
+    assert line_of(text, "had2")["to none"] == "-5.00 ± 1.00"
+    assert line_of(text, "block4")["to none"] == "-", "no seed in common"
+    assert line_of(text, "none")["to none"] == ""
+    assert line_of(text, "none")["accuracy, %"] == "93.00 ± 3.61"
+    assert re.findall(r"\[(\d)\]", line_of(text, "had4")["seeds"]) == ["0", "1"]
+    assert line_of(text, "had4")["seeds"].startswith("2: ")
+
+
+def test_trainings_that_differ_in_more_than_codecs_are_not_compared(tmp_path):
+    save(
+        tmp_path, record("sortquant-cifar10", "none", 0, 0.90), record("sortquant-cifar10", "had4", 0, 0.80, epochs=20)
+    )
+    other = record("sortquant-cifar10", "had2", 0, 0.80)
+    other = replace(other, results=other.results | {"train_rows": 1000})
+    save(tmp_path, other, record("sortquant-cifar10", "block4", 0, 0.80))
+    text = page(tmp_path, tmp_path / "docs")
+    differences = {name: line_of(text, name)["to none"] for name in ("had4", "had2", "block4")}
+    assert differences == {"had4": "-", "had2": "-", "block4": "-10.00"}
+    assert "- had4: epochs 20 (the documents had 40); 50,000 samples" in text
+    assert "- none, block4: epochs 40; 50,000 samples to train on, 10,000 to test with; batch 256; micro-" in text
+    assert "- had2: epochs 40; 1,000 samples" in text and "where the documents had 50,000 and 10,000" in text
+
+
+def test_where_weights_lie_and_settings_that_are_younger_than_a_record_are_no_difference(tmp_path):
+    there, here = (record("sortquant-cifar10", name, 0, 0.9) for name in ("none", "had4"))
+    there.settings["recipe"]["weights"] = "/there/mobilenet.safetensors"
+    here.settings["recipe"] |= {"weights": "/here/mobilenet.safetensors", "of_tomorrow": 1}
+    save(tmp_path, there, here)
+    assert line_of(page(tmp_path, tmp_path / "docs"), "had4")["to none"] == "+0.00"
+
+
+def test_a_cut_and_a_work_are_compared_with_their_own_none(tmp_path):
+    save(
+        tmp_path,
+        record("sortquant-cifar10", "none", 0, 0.90),
+        record("sortquant-cifar10", "none", 0, 0.80, cut=POOLED),
+        record("sortquant-cifar10", "had4", 0, 0.79, cut=POOLED),
+        record("ablation-bits", "cifar10-none", 0, 0.9),
+        record("ablation-bits", "rte-none", 0, 0.6),
+        record("ablation-bits", "rte-uniform8", 0, 0.5),
+    )
+    text = page(tmp_path, tmp_path / "docs")
+    assert line_of(text, "had4-pooled")["to none"] == "-1.00" and line_of(text, "had4-pooled")["cut"] == POOLED
+    rows = len(TABLES["sortquant-cifar10"].rows)
+    assert f"- 1 of {rows} rows have been run, and 2 with another cut; not run: " in text
+    assert "| RTE | rte-uniform8 | uniform:8 |" in text
+    assert re.search(r"\| rte-uniform8 .*\| -10\.00 \|", text)
+
+
+def test_a_correlation_is_shown_with_its_best_epoch_and_an_accuracy_is_not(tmp_path):
+    save(tmp_path, record("sortquant-cola", "none", 0, 0.28, stand_in="stand-in: little, not RoBERTa-base"))
+    save(tmp_path, record("sortquant-rte", "none", 0, 0.7))
+    text = page(tmp_path, tmp_path / "docs")
+    lines = [line for line in text.splitlines() if line.startswith("| row")]
+    rte, cola = sorted(lines, key=lambda line: "best epoch" in line)
+    assert "accuracy, %" in rte and "MCC x 100" in cola and "best epoch" not in rte
+    assert "| 28.00 |" in text and "| 29.00 |" in text and "63.40 to 64.50" in text
+    assert "## Sort quantization, RoBERTa-base on CoLA (stand-in: little, not RoBERTa-base)" in text
+
+
+def test_ratios_of_cuts_are_told_where_they_differ(tmp_path):
+    uneven = record("sortquant-cifar10", "conv20k4s4-conv320", 0, 0.9)
+    uneven.results.update(float32_ratio_cut_1=0.02, float32_ratio_cut_2=0.25)
+    save(tmp_path, record("sortquant-cifar10", "none", 0, 0.9), uneven, record("sortquant-food101", "none", 0, 0.8))
+    text = page(tmp_path, tmp_path / "docs")
+    assert line_of(text, "conv20k4s4-conv320")["cut 1, cut 2"] == "0.0200, 0.2500"
+    assert line_of(text, "none")["cut 1, cut 2"] == ""
+    assert text.count("cut 1, cut 2") == 1, "of Food-101 there is nothing to tell"
+
+
+def test_commands_are_told_once_and_with_their_rows_where_there_are_several(tmp_path):
+    first = [record("sortquant-cifar10", "none", seed, 0.9) for seed in (0, 1)]
+    save(tmp_path, *first)
+    command = "- `thinpipe reproduce sortquant-cifar10` at abc, on 1 x a gpu, 16 cores of a cpu, torch 2"
+    assert f"{command}\n" in page(tmp_path, tmp_path / "docs")
+    save(tmp_path, replace(first[1], commit="def"), record("sortquant-cifar10", "had4", 0, 0.9))
+    text = page(tmp_path, tmp_path / "docs")
+    assert (
+        f"{command}: none (seed 0), had4\n" in text and "at def, on 1 x a gpu" in text and ": none (seed 1)\n" in text
+    )
+    assert "- All rows: Python 3.12, thinpipe 0.1, torch 2; trained on cuda." in text
+
+
+# -- the pictures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    for name in ("sortquant-cifar10", "sortquant-cifar100", "sortquant-cola", "ablation-bits"):
+        save(folder, *some(name))
+    page(folder, folder / "docs")
+    return {path.name: ElementTree.parse(path).getroot() for path in (folder / "docs/img").iterdir()}
+
+
+def test_names_in_pictures_do_not_overlap(pictures):
+    assert len(pictures) == 6
+    for picture, root in pictures.items():
+        boxes = named(root)
+        assert len(boxes) > 5, picture
+        for one, other in combinations(boxes, 2):
+            assert not boxes[one].meets(boxes[other]), (picture, one, other)
+        width = float(root.get("width"))
+        assert all(box.left >= 0 and box.right <= width for box in boxes.values())
+
+
+def test_pictures_say_in_words_what_they_show(pictures):
+    for root in pictures.values():
+        assert root.find(f"{SVG}title").text and "sort:6+2" in root.find(f"{SVG}desc").text
+
+
+def test_the_documents_figures_are_hollow_and_ours_have_bars(pictures):
+    root = pictures["results-sortquant-cifar10.svg"]
+    rows = TABLES["sortquant-cifar10"].rows
+    hollow = [each for each in root if each.get("fill") == "none" and each.tag in (f"{SVG}path", f"{SVG}circle")]
+    theirs = [row for row in rows if row.published.value is not None]
+    keys = sum(", documents" in (text.text or "") for text in root.iter(f"{SVG}text"))
+    assert len([each for each in hollow if each.get("stroke", "").startswith("#")]) == len(theirs) + keys
+    bars = [path for path in root.iter(f"{SVG}path") if path.get("stroke-opacity") and " V" in path.get("d")]
+    shown = [row for row in rows if row.codec != "sort:3+1"]
+    assert len(bars) == len(shown) + sum(bool(row.published.deviation) for row in shown)
+
+
+def test_what_two_tables_have_in_common_is_seen_once(pictures):
+    said = pictures["results-frontier.svg"].find(f"{SVG}desc").text
+    first, *others = said.split(". ")
+    assert first.startswith("CIFAR-10 ") and first.count("sort:6+2") == 1, "the table of codecs and that of bits"
+    assert first.count("uniform:8") == 1, "which that of bits alone has"
+    assert {other.split(" ")[0] for other in others} == {"CIFAR-100", "CoLA", "RTE"}
+    assert all("none: none 0.00 at 1" in each for each in (first, *others))
+
+
+def test_a_collapse_is_put_below_with_its_value_and_does_not_press_the_rest_flat():
+    fine = [Mark(name=f"a{k}", x=0.1 * k, y=-0.3 * k) for k in range(1, 8)]
+    sunk = Mark(name="lost", x=0.05, y=-84.6)
+    root = drawn([Series(name="a", look=LOOK, marks=[*fine, sunk])], highest=0.0)
+    heights = [float(circle.get("cy")) for circle in root.iter("circle")]
+    assert len(heights) == len(fine) and max(heights) - min(heights) > 0.5 * FRAME.height
+    strip = next(text for text in root.iter("text") if text.text == "lost -84.6")
+    assert float(strip.get("y")) > FRAME.bottom
+    (line,) = root.iter("polyline")
+    points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+    assert points[0][1] == pytest.approx(FRAME.bottom), "the line to it ends at the floor"
+    assert len(points) == len(fine) + 1
+
+
+def test_where_nothing_collapses_nothing_is_cut_off():
+    assert floor_of([94.6, 94.5, 94.0, 93.2]) == 93.2
+    assert floor_of([94.6, 94.5, 94.4, 10.0]) == 94.4
+    assert floor_of([0, -0.2, -1, -2.2, -8], 0.0) == -2.2
+    assert floor_of([-40, -50, -60], 0.0) == -60, "if all of it is low that is what there is to see"
+    assert floor_of([]) == 0.0
+
+
+def test_collapses_at_the_same_ratio_get_lines_of_their_own():
+    marks = [Mark(name=f"lost {k}", x=0.1, y=-80.0 - k) for k in range(3)]
+    fine = [Mark(name="", x=0.1 * k, y=-0.1) for k in range(1, 10)]
+    root = drawn([Series(name="a", look=LOOK, marks=[*marks, *fine])], highest=0.0)
+    heights = {float(text.get("y")) for text in root.iter("text") if text.text.startswith("lost")}
+    assert len(heights) == 3
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.001, 1), st.floats(-100, 5), st.floats(0, 3), st.booleans()), min_size=1, max_size=40
+    )
+)
+def test_whatever_the_marks_their_names_do_not_overlap_and_the_marks_are_in_the_frame(found):
+    marks = [Mark(name=f"name:{k}", x=x, y=y, deviation=d, matters=m) for k, (x, y, d, m) in enumerate(found)]
+    root = drawn([Series(name="a", look=LOOK, marks=marks)])
+    boxes = list(named(root).values())
+    assert not any(one.meets(other) for one, other in combinations(boxes, 2))
+    circles = list(root.iter("circle"))
+    assert len(circles) + sum(path.get("d").endswith("h10l-5,8z") for path in root.iter("path")) == len(marks)
+    for circle in circles:
+        assert FRAME.left <= float(circle.get("cx")) <= FRAME.right
+        assert FRAME.top - 0.1 <= float(circle.get("cy")) <= FRAME.bottom + 0.1
+
+
+def test_a_name_that_has_no_room_is_left_out_unless_it_may_be_far():
+    bounds, crowd = Box(0, 0, 400, 200), Box(80, 80, 120, 120)
+    assert Room(bounds, [crowd]).beside("name", 100, 100, far=False) is None
+    place = Room(bounds, [crowd]).beside("name", 100, 100, far=True)
+    assert place is not None and not place.meets(crowd) and place.left > crowd.right
+    assert place.right - place.left == pytest.approx(width_of("name"))
+    assert Room(Box(0, 0, 10, 10), []).beside("long name", 5, 5, far=True) is None
+
+
+def test_ratios_beside_an_axis_are_round():
+    assert [tick for tick, said in ratios(0.0008, 1.2) if said] == pytest.approx([0.001, 0.01, 0.1, 1])
+    assert [tick for tick, said in ratios(0.04, 0.6) if said] == pytest.approx([0.05, 0.1, 0.2, 0.5])
+
+
+def test_every_series_of_a_table_has_a_look_and_no_two_in_a_plot_the_same():
+    for table in TABLES.values():
+        if not table.by_epoch:
+            series = list(dict.fromkeys(row.series for row in table.rows))
+            assert len({LOOKS[name] for name in series}) == len(series), table.name

@@ -41,7 +41,8 @@ _INTRODUCTION = """# Benchmarks
 
 Written by `thinpipe bench page` from the records in `results/`; every figure of ours is one that a command recorded.
 Published figures are torchgpipe's authors', on eight Tesla P40 with PyTorch 1.3: their ratios can be compared with
-ours, their throughput cannot.
+ours, their throughput cannot. What a record does not tell, what else its machine was doing, say, is in
+[results/README.md](../results/README.md).
 """
 
 

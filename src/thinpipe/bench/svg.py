@@ -15,6 +15,8 @@ _STYLE = (
     "@media (prefers-color-scheme: dark){.l{fill:#ddd}.s{fill:#999}.i{stroke:#555}}</style>"
 )
 _WIDTH, _LEFT, _RIGHT, _TOP = 720, 190, 640, 64
+_LETTER = 7.4
+"""How wide a letter of a row's name is, about."""
 
 
 def bar_chart(title: str, measure: str, rows: Mapping[str, Mapping[str, float | None]]) -> str:
@@ -27,16 +29,17 @@ def bar_chart(title: str, measure: str, rows: Mapping[str, Mapping[str, float | 
     """
     series = list(dict.fromkeys(name for values in rows.values() for name in values))
     known = [value for values in rows.values() for value in values.values() if value is not None]
-    scale = (_RIGHT - _LEFT) / (max(known, default=0) or 1)
+    left = max([_LEFT, *(8 + round(_LETTER * len(row)) for row in rows)])
+    scale = (_RIGHT - left) / (max(known, default=0) or 1)
     parts, y = list(_legend(series)), _TOP
     for row, values in rows.items():
         middle = y + 7 * len(series) + 4
-        parts.append(f'<text x="{_LEFT - 8}" y="{middle}" class="l" text-anchor="end">{escape(row)}</text>')
+        parts.append(f'<text x="{left - 8}" y="{middle}" class="l" text-anchor="end">{escape(row)}</text>')
         for name in series:
-            parts.extend(_bar(y, values.get(name), scale, _COLOURS[series.index(name) % len(_COLOURS)]))
+            parts.extend(_bar(left, y, values.get(name), scale, _COLOURS[series.index(name) % len(_COLOURS)]))
             y += 14
         y += 10
-    parts.append(f'<line x1="{_LEFT}" y1="{_TOP - 6}" x2="{_LEFT}" y2="{y}" class="i"/>')
+    parts.append(f'<line x1="{left}" y1="{_TOP - 6}" x2="{left}" y2="{y}" class="i"/>')
     spoken = "; ".join(
         f"{row}: " + ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
         for row, values in rows.items()
@@ -256,11 +259,11 @@ def _legend(series: Sequence[str]) -> Iterator[str]:
         x += 35 + 7 * len(name)
 
 
-def _bar(y: int, value: float | None, scale: float, colour: str) -> Iterator[str]:
-    width = 0.0 if value is None else value * scale
+def _bar(left: int, y: int, value: float | None, scale: float, colour: str) -> Iterator[str]:
+    width = 0.0 if value is None else max(0.0, value) * scale
     if value is not None:
-        yield f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="12" fill="{colour}"/>'
-    yield f'<text x="{_LEFT + width + 6:.1f}" y="{y + 10}" class="s" font-size="11">{_plain(value)}</text>'
+        yield f'<rect x="{left}" y="{y}" width="{width:.1f}" height="12" fill="{colour}"/>'
+    yield f'<text x="{left + width + 6:.1f}" y="{y + 10}" class="s" font-size="11">{_plain(value)}</text>'
 
 
 def _plain(value: float | None) -> str:

@@ -130,7 +130,7 @@ def test_the_page_has_a_section_for_a_recipe_that_is_recorded_and_for_no_other(r
 def test_the_rate_is_that_of_the_log_and_without_one_device_there_is_nothing_to_compare_with(tmp_path):
     recipe = resolved("digits", {"epochs": 3, "batch": 512})
     row = Row("cut-none")
-    plan = Plan(recipe=recipe, rows=(row,), stages=2, device="cpu", tiny=True).verify()
+    plan = Plan(recipe=recipe, rows=(row,), stages=2, device="cpu", compile=False, tiny=True).verify()
     timed = train_row(plan, row, data_of(recipe), tmp_path, Stop(), Console(file=io.StringIO()))
     steps = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     steps = [line for line in steps if line["kind"] == "step"]
@@ -151,10 +151,10 @@ def test_a_part_of_a_published_set_is_not_taken_for_it(records, tmp_path):
     assert not records["one-device"].notes
     recipe = resolved("digits", {"epochs": 1, "batch": 512})
     row = Row("one-device")
-    plan = Plan(recipe=recipe, rows=(row,), stages=3, device="cpu", tiny=False)
+    plan = Plan(recipe=recipe, rows=(row,), stages=3, device="cpu", compile=False, tiny=False)
     timed = train_row(plan, row, data_of(recipe), tmp_path, Stop(), Console(file=io.StringIO()))
     # The same figures under the name of a recipe whose data set has a published size.
-    of_cifar = Plan(recipe=resolved("cifar10-finetune"), rows=(row,), stages=3, device="cpu", tiny=False)
+    of_cifar = Plan(recipe=resolved("cifar10-finetune"), rows=(row,), stages=3, device="cpu", compile=False, tiny=False)
     (note,) = record_of(of_cifar, row, timed, None).notes
     assert note.startswith("1,438 samples to train on and 359 to test with, where the published set has 50,000 and")
 

@@ -41,9 +41,9 @@ _INTRODUCTION = """# Benchmarks
 
 Written by `thinpipe bench page` from the records in `results/`; every figure of ours is one that a command recorded.
 Published figures are torchgpipe's authors', on eight Tesla P40 with PyTorch 1.3: their ratios can be compared with
-ours, their throughput cannot. What a record does not tell, what else its machine was doing, say, is in
-[results/README.md](../results/README.md).
+ours, their throughput cannot.
 """
+_CONDITIONS = "README.md"
 
 
 BAR = r"\|"
@@ -299,6 +299,10 @@ def write_page(results: Path, docs: Path) -> Path:
     pictures = docs / "img"
     pictures.mkdir(parents=True, exist_ok=True)
     parts = [_INTRODUCTION]
+    conditions = results / _CONDITIONS
+    if conditions.exists():
+        where = Path(os.path.relpath(conditions, docs)).as_posix()
+        parts.append(f"What records do not tell, as what else their machine was doing, is [beside them]({where}).\n")
     for section in (*SECTIONS, *(each for each in TRAINED if each.records(results))):
         records = section.records(results)
         parts.append("\n".join(_written(section, records, pictures, Path(os.path.relpath(results, docs)))))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinpipe.suggest import instead_of
 from thinpipe.train.cuts import cut_model
@@ -56,11 +56,10 @@ class Row:
         """Its name as a part of that of a file."""
         return _BETWEEN.sub("-", self.name.replace(":", ""))
 
-    def settings(self, *, stages: int, device: str) -> Settings:
+    def settings(self, *, stages: int, device: str, compile: bool) -> Settings:
         """Says how ``thinpipe train`` is told to train it."""
-        if not self.is_cut:
-            return Settings(device=device)
-        return Settings(stages=stages, codec=self.codec, grad_codec=self.codec, device=device)
+        said = Settings(device=device, compile=compile or None)
+        return replace(said, stages=stages, codec=self.codec, grad_codec=self.codec) if self.is_cut else said
 
 
 def rows_named(names: Iterable[str]) -> tuple[Row, ...]:
@@ -86,6 +85,7 @@ class Plan:
         rows: in the order in which they are trained.
         stages: into how many the model is cut.
         device: of everything.
+        compile: whether stages are compiled.
         tiny: whether it is small work, to try the command.
     """
 
@@ -93,11 +93,12 @@ class Plan:
     rows: tuple[Row, ...]
     stages: int
     device: str
+    compile: bool
     tiny: bool
 
     def settings(self, row: Row) -> Settings:
         """Says how a row is trained."""
-        return row.settings(stages=self.stages, device=self.device)
+        return row.settings(stages=self.stages, device=self.device, compile=self.compile)
 
     def verify(self) -> Plan:
         """Checks that all rows can be trained here before time is spent on the first, and returns the plan.

@@ -54,6 +54,7 @@ def train_rate_command(
         typer.Option("--set", metavar="F=V", help="Any field of the recipe, as weights=none; repeat it."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Of everything, as cpu (default: a GPU if there is one).")] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile all stages before the first step.")] = False,
     seed: Annotated[
         int | None, typer.Option(help="Of weights, order and all that is drawn (default: the recipe's).")
     ] = None,
@@ -82,6 +83,7 @@ def train_rate_command(
             rows=_rows(rows, codecs or _CODECS),
             stages=stages,
             device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+            compile=compile,
             tiny=tiny,
         ).verify()
     except (ThinpipeError, ImportError) as error:

@@ -113,6 +113,7 @@ class Pipe(nn.Module):
         self._team: Team | None = None
         self._shared: list[nn.Parameter] = []
         self._crossings: dict[Edge, Crossing] = {}
+        self._compiling: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
         self.devices = _devices(devices, self.balance, len(module))
         if self.balance is not None:
@@ -160,8 +161,22 @@ class Pipe(nn.Module):
         self._crossings = crossings(stages, self.codec, self.grad_codec)
         thrifty = self.recompute == "cheap"
         stations = [Station(stage, self._crossings, thrifty=thrifty) for stage in stages]
+        if self._compiling is not None:
+            args, kwargs = self._compiling
+            for station in stations:
+                station.compile(*args, **kwargs)
         self._team = Team(stations, DrawingHabits(len(stages)), Crew(len(stages)), threading.Lock())
         return self._team
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compiles every stage by itself, with the arguments of ``torch.compile``; in later balances, too.
+
+        What is between the stages stays as it is: threads, streams and codecs are nothing that a compiler could join.
+        Stages on CPU cores that have several micro-batches run as they are, as long as their random numbers are led.
+        """
+        self._compiling = (args, kwargs)
+        if self.balance is not None:
+            self._assemble(self.balance)
 
     def rebalance(self, sample: Any, *, timeout: float = 1.0) -> list[int]:
         """Chooses the balance anew from the time each layer takes, and moves the layers accordingly.
@@ -231,8 +246,9 @@ class Pipe(nn.Module):
     def _directly(self, batch: Batch) -> Any:
         """One stage, one micro-batch, nothing to recompute: that is the model itself."""
         assert self._team is not None
-        stage = self._team.stages[0]
-        return stage.module(tree_map_only(Tensor, lambda x: x.to(stage.device), batch.whole()))
+        station = self._team.stations[0]
+        device = station.stage.device
+        return station.compute(tree_map_only(Tensor, lambda x: x.to(device), batch.whole()))
 
     def _piped(self, team: Team, batch: Batch, recomputed: frozenset[int]) -> Any:
         devices = [stage.device for stage in team.stages]

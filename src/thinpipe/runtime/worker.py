@@ -52,6 +52,7 @@ from thinpipe.runtime.split_backward import WeightWork, input_backward
 from thinpipe.runtime.thrift import Results
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.schedule import Action, Kind
+from thinpipe.stages.compiled import compiled
 from thinpipe.stages.phase import Phase, entered
 from thinpipe.stages.skip import SkipStore, skips_in
 from thinpipe.stages.split import Stage
@@ -118,6 +119,11 @@ class Station:
         self.buffers = BufferGuard(stage.module)
         self.changes_inputs: bool | None = None
         self.spent = Spent()
+        self.compute: Callable[[Any], Any] = stage.module
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Has the stage compute by what ``torch.compile`` makes of its layers."""
+        self.compute = compiled(self.stage.module, *args, **kwargs)
 
     def unpacked(self, parcel: Parcel | Grads) -> list[Any]:
         """Brings what has come to the stage's device, as tensors."""
@@ -270,7 +276,7 @@ class Worker:
         versions = [versions_of(values) for values in leaves]
         link.dispatch()
         with self._ambient.computing(grad=grad), skips_in(store):
-            value = self.stage.module(trees[0])
+            value = self._station.compute(trees[0])
         changed = [before != versions_of(values) for before, values in zip(versions, leaves, strict=True)]
         if inputs.stashed and changed[0]:
             raise SkipUseError(

@@ -100,6 +100,10 @@ def train_command(
         float | None,
         typer.Option(min=0.0, metavar="S", rich_help_panel=MORE, help="Seconds to look for a lost server (600)."),
     ] = None,
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", rich_help_panel=MORE, help="Compile stages first: minutes, then faster on a GPU."),
+    ] = False,
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", rich_help_panel=MORE, help="Emulate a link, as 50mbit each way.")
     ] = None,
@@ -141,6 +145,7 @@ def train_command(
     words |= {
         "bandwidth": bandwidth,
         "give_up": give_up,
+        "compile": compile or None,
         "every": every,
         "device": device,
         "devices": devices,

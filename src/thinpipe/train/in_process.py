@@ -39,6 +39,7 @@ class InProcess:
         devices: one for each stage; a device may be listed more than once.
         codec: packs activations at the cuts (default: nothing does).
         grad_codec: packs gradients at the cuts (default: nothing does).
+        compile: whether stages are compiled (default: they are not).
     """
 
     def __init__(
@@ -51,12 +52,15 @@ class InProcess:
         devices: Sequence[str],
         codec: CodecChoice = None,
         grad_codec: CodecChoice = None,
+        compile: bool = False,
     ) -> None:
         self._recipe, self._folder, self._every = recipe, folder, every
         # Nothing is recomputed: a cut run is compared with one that is not, and it would take a third longer.
         self._pipe = Pipe(
             stages, devices=devices, chunks=recipe.chunks, checkpoint="never", codec=codec, grad_codec=grad_codec
         )
+        if compile:
+            self._pipe.compile()
         self._pipe.train()
         self._spared = Spared(self._pipe, len(stages) - 1)
         self._optimizer = optimizer(recipe)(self._pipe.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from thinpipe import checkpoint
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
+from thinpipe.stages.compiled import compiled
 from thinpipe.train.dice import dice
 from thinpipe.train.parts import loss, optimizer, stages_of
 from thinpipe.train.recipe import Recipe
@@ -25,21 +27,26 @@ class Local:
         folder: where states are saved; with one that has some, it goes on from the last.
         every: steps between two saved states.
         device: of the model.
+        compile: whether the model is compiled (default: it is not).
     """
 
     cost: None = None
 
-    def __init__(self, recipe: Recipe, *, folder: Path, every: int, device: str) -> None:
+    def __init__(self, recipe: Recipe, *, folder: Path, every: int, device: str, compile: bool = False) -> None:
         self._recipe, self._folder, self._every = recipe, folder, every
         self._device = torch.device(device)
         stages = stages_of(recipe, 1)
         model = stages.to_model().to(self._device)
         # In micro-batches BatchNorm sees other batches: to have the same numbers, one device must see them, too.
-        self._run: nn.Module = stages.sequential()
+        sequence = stages.sequential()
+        self._run: nn.Module = sequence
         self._model: nn.Module = model
+        self._compute: Callable[[Any], Any] = compiled(sequence) if compile else sequence
         if recipe.chunks > 1:
-            self._model = Pipe(stages, devices=[self._device], chunks=recipe.chunks, checkpoint="never")
-            self._run = self._model
+            pipe = Pipe(stages, devices=[self._device], chunks=recipe.chunks, checkpoint="never")
+            if compile:
+                pipe.compile()
+            self._model = self._run = self._compute = pipe
         for module in (self._model, self._run):
             module.train()
         self._optimizer = optimizer(recipe)(self._model.parameters())
@@ -52,7 +59,7 @@ class Local:
         set_mode(self._model, self._run, train=True)
         set_lr(self._optimizer, lr)
         with dice(self._recipe.seed, self.committed, [self._device]):
-            found = loss(self._run(moved(inputs, self._device)), moved(targets, self._device))
+            found = loss(self._compute(moved(inputs, self._device)), moved(targets, self._device))
             self._optimizer.zero_grad()
             found.backward()
         clip_norm(self._model.parameters(), clip)
@@ -66,7 +73,7 @@ class Local:
         """Returns the outputs for inputs."""
         set_mode(self._model, self._run, train=False)
         with torch.no_grad():
-            return self._run(moved(inputs, self._device))
+            return self._compute(moved(inputs, self._device))
 
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""

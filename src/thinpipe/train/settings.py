@@ -41,6 +41,8 @@ class Settings:
             thin link busy; in process ``gpipe``, which is all that there is).
         bandwidth: of an emulated link each way, as ``50mbit`` (default: what the network has).
         give_up: seconds to try to reach a server that was lost (default: a client's own).
+        compile: whether stages are compiled before the first step, which takes minutes and makes a GPU faster
+            (default: they are not).
         every: steps between two saved states.
         device: of the client's parts, or of everything.
         devices: one for each stage in process, or for each rank of a machine, as ``cuda:0,cuda:1`` (default:
@@ -61,6 +63,7 @@ class Settings:
     schedule: str | None = None
     bandwidth: str | None = None
     give_up: float | None = None
+    compile: bool | None = None
     every: int = 50
     device: str = "cpu"
     devices: str | None = None
@@ -192,6 +195,7 @@ _USE: dict[str, tuple[Way, ...]] = {
     "schedule": _SENT,
     "bandwidth": (Way.RANKS, Way.CONNECTED),
     "give_up": (Way.CONNECTED,),
+    "compile": (Way.ONE_DEVICE, Way.IN_PROCESS),
     "devices": (*_CUT, Way.DATA_PARALLEL),
 }
 """The ways that have a use for a setting; those not listed are for all."""
@@ -210,6 +214,7 @@ _REASONS = {
     "schedule": "orders micro-batches among stages, and here are none",
     "bandwidth": "concerns the network, and nothing leaves this process over one",
     "give_up": "is the time to look for a server that was lost, and here is none",
+    "compile": "is for what one process trains alone",
     "devices": "has one device for each stage or rank; use --device",
 }
 

@@ -61,7 +61,9 @@ def trainer_of(
 
         return connected(recipe, settings, data=data, folder=folder, trace=trace)
     if settings.way is Way.ONE_DEVICE:
-        return Local(recipe, folder=folder, every=settings.every, device=settings.device)
+        return Local(
+            recipe, folder=folder, every=settings.every, device=settings.device, compile=bool(settings.compile)
+        )
     if settings.way is Way.IN_PROCESS:
         return _in_process(recipe, settings, data, folder)
     assert here is not None and isinstance(stop, SharedStop)
@@ -92,6 +94,7 @@ def _in_process(recipe: Recipe, settings: Settings, data: Data, folder: Path) ->
         devices=devices,
         codec=per_cut(settings.codec, len(stages) - 1),
         grad_codec=per_cut(settings.grad_codec, len(stages) - 1),
+        compile=bool(settings.compile),
     )
 
 

@@ -30,6 +30,7 @@ class Ask:
         data_dir: the folder of data sets; None for the usual places.
         encoder: the folder of the encoder that texts are trained with; None for RoBERTa-base.
         device: of everything.
+        compile: whether stages are compiled.
         tiny: whether it is the small work of the same shape.
     """
 
@@ -40,6 +41,7 @@ class Ask:
     data_dir: Path | None
     encoder: Path | None
     device: str
+    compile: bool
     tiny: bool
 
 
@@ -89,7 +91,12 @@ class Job:
             said["chunks"] = ask.chunks
         recipe = resolved(work.tiny_recipe if ask.tiny else work.recipe, said)
         settings = Settings(
-            stages=STAGES, codec=row.packs, grad_codec=row.packs, every=_EVERY, device=ask.device
+            stages=STAGES,
+            codec=row.packs,
+            grad_codec=row.packs,
+            compile=ask.compile or None,
+            every=_EVERY,
+            device=ask.device,
         ).verify()
         return cls(table, row, seed, recipe, settings, ask.tiny)
 

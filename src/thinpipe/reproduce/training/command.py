@@ -53,6 +53,9 @@ def training_command(table: Table) -> Callable[..., None]:
         device: Annotated[
             str | None, typer.Option(help="Of everything, as cpu (default: a GPU if there is one).")
         ] = None,
+        compile: Annotated[
+            bool, typer.Option("--compile", help="Compile stages first: minutes, then faster on a GPU.")
+        ] = False,
         runs: Annotated[
             Path | None,
             typer.Option(
@@ -77,6 +80,7 @@ def training_command(table: Table) -> Callable[..., None]:
             data_dir=data_dir,
             encoder=encoder,
             device=_device(device),
+            compile=compile,
             tiny=tiny,
         )
         folder = output if output is not None or tiny else Path("results")

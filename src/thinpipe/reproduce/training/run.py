@@ -134,6 +134,7 @@ def record_of(job: Job, path: Path) -> Record:
             "measure": job.row.work.measure,
             "stand_in": job.stand_in(),
             "device": job.settings.device,
+            "compiled": bool(job.settings.compile),
             **job.identity(),
         },
         Machine.current(*(("transformers",) if job.is_text else ())),

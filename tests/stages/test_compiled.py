@@ -1,0 +1,119 @@
+"""Stages that are compiled compute what they computed before, each as one graph, skips and all."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from support import Begin, End, assert_same, train_once
+from thinpipe import Pipe
+from thinpipe.stages.compiled import compiled
+from thinpipe.train import resolved
+from thinpipe.train.in_process import InProcess
+from thinpipe.train.local import Local
+from thinpipe.train.parts import stages_of, whole
+
+
+@pytest.fixture
+def graphs():
+    """A backend that runs what it is given, and the graphs that it was given."""
+    torch._dynamo.reset()
+    seen = []
+
+    def backend(graph, _):
+        seen.append(graph)
+        return graph
+
+    yield seen, backend
+    torch._dynamo.reset()
+
+
+def skipping():
+    torch.manual_seed(0)
+    return nn.Sequential(Begin(16), nn.Tanh(), End(16), nn.BatchNorm1d(16), nn.Linear(16, 4)).double()
+
+
+def test_a_sequence_with_skips_is_one_graph_and_computes_the_same(graphs):
+    seen, backend = graphs
+    model, x = skipping(), torch.rand(6, 16, dtype=torch.float64, requires_grad=True)
+    twin = copy.deepcopy(model)
+    run = compiled(twin, backend=backend)
+    plain, fast = x.detach().requires_grad_(), x.detach().requires_grad_()
+    model(plain).square().sum().backward()
+    run(fast).square().sum().backward()
+    assert len(seen) == 1
+    assert torch.equal(plain.grad, fast.grad)
+    for (name, mine), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad), name
+    assert torch.equal(twin[3].running_mean, model[3].running_mean)
+
+
+def test_every_residual_block_of_mobilenet_is_in_the_graph(graphs):
+    seen, backend = graphs
+    recipe = resolved("cifar10-finetune", {"weights": "none", "pixels": 32, "dropout": 0.0})
+    model, x = whole(recipe).train(), torch.rand(2, 3, 64, 64)
+    expected = copy.deepcopy(model)(x)
+    assert torch.equal(compiled(model, backend=backend)(x), expected)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("balance", [[5], [3, 2], [1, 4]], ids=str)
+def test_a_compiled_pipe_trains_like_one_device(graphs, balance, chunks):
+    _, backend = graphs
+    model, x = skipping()[:3], torch.rand(6, 16, dtype=torch.float64, requires_grad=True)
+    model = nn.Sequential(*model, nn.Linear(16, 8), nn.Linear(8, 4)).double()
+    pipe = Pipe(copy.deepcopy(model), balance, chunks=chunks, checkpoint="never")
+    pipe.compile(backend=backend)
+    names = list(pipe.state_dict())
+    assert_same(train_once(pipe, x), train_once(model, x))
+    assert names == list(model.state_dict()), "compiling changes no name"
+
+
+def test_a_stage_of_one_micro_batch_is_one_graph_and_stays_compiled_when_it_is_cut_again(graphs):
+    seen, backend = graphs
+    pipe = Pipe(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), [2, 2], checkpoint="never")
+    pipe.compile(backend=backend)
+    pipe(torch.rand(4, 8))
+    assert len(seen) == 2
+    setattr(pipe, "0", nn.Linear(8, 8))
+    pipe(torch.rand(4, 8))
+    assert len(seen) > 2
+
+
+def test_a_skip_that_leaves_its_stage_is_left_to_the_pipe(graphs):
+    _, backend = graphs
+    model, x = skipping(), torch.rand(6, 16, dtype=torch.float64, requires_grad=True)
+    pipe = Pipe(copy.deepcopy(model), [2, 3], checkpoint="never")
+    pipe.compile(backend=backend)
+    assert_same(train_once(pipe, x), train_once(model, x))
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_recipe_trains_compiled_as_it_does_otherwise(tmp_path, monkeypatch, graphs, chunks):
+    _, backend = graphs
+    recipe = resolved("digits", {"batch": 16, "chunks": chunks})
+    whole_compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: whole_compile(model, backend=backend, **options))
+    x, y = torch.rand(16, 1, 8, 8), torch.arange(16) % 10
+
+    def losses(make):
+        trainer = make()
+        return [float(trainer.step(x, y, lr=0.1)) for _ in range(3)], trainer.evaluate(x)
+
+    def in_process(place, *, compile):
+        return InProcess(
+            recipe, stages_of(recipe), folder=tmp_path / place, every=9, devices=["cpu"] * 3, compile=compile
+        )
+
+    for plain, fast in (
+        (
+            lambda: Local(recipe, folder=tmp_path / "a", every=9, device="cpu"),
+            lambda: Local(recipe, folder=tmp_path / "b", every=9, device="cpu", compile=True),
+        ),
+        (lambda: in_process("c", compile=False), lambda: in_process("d", compile=True)),
+    ):
+        (expected, outputs), (found, again) = losses(plain), losses(fast)
+        assert found == expected
+        assert torch.equal(outputs, again)

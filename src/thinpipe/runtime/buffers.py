@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from thinpipe.errors import RecomputeError
+from thinpipe.stages.walk import layers_in
 
 _Place: TypeAlias = tuple[int, str]
 """A buffer: the ``id`` of the layer that owns it, and its name there."""
@@ -42,7 +43,7 @@ class BufferGuard:
 
     def begin_step(self) -> None:
         """Looks up which layers have buffers, once a step: most models have far more layers than that."""
-        self._owners = [layer for layer in self._module.modules() if layer._buffers]
+        self._owners = [layer for layer in layers_in(self._module) if layer._buffers]
 
     def _buffers(self) -> dict[_Place, tuple[dict[str, Tensor | None], str, Tensor]]:
         return {

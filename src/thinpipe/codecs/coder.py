@@ -147,13 +147,13 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def restored(values: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Returns decoded values as a tensor of the type and shape that was encoded.
+    """Returns decoded values, which are nobody else's, as a tensor of the type and shape that was encoded.
 
     A grid may end a little above the greatest value; in a small type that must not become an infinity.
     """
     most = torch.finfo(dtype).max
     if most < torch.finfo(values.dtype).max:
-        values = values.clamp(-most, most)
+        values.clamp_(-most, most)
     return values.to(dtype).view(shape)
 
 

@@ -121,7 +121,10 @@ def train_command(
         Path | None, typer.Option(metavar="TOML", rich_help_panel=MORE, help="A file of fields, as: epochs = 10")
     ] = None,
     every: Annotated[
-        int | None, typer.Option(min=1, metavar="N", rich_help_panel=MORE, help="Steps between saved states (50).")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", rich_help_panel=MORE, help="Steps between saved states (20 s; 50 with others)."
+        ),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", rich_help_panel=MORE, help="Gets a trace of all processes.")

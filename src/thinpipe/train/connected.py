@@ -46,7 +46,7 @@ def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, t
         schedule=settings.order,
         keys=keys,
         folder=folder,
-        every=settings.every,
+        every=settings.steps_between,
         seed=recipe.seed,
         device=settings.device,
         bandwidth=settings.rate(),

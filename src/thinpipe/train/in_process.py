@@ -17,6 +17,7 @@ from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.parts import Split
 from thinpipe.train.dice import dice
+from thinpipe.train.due import Due
 from thinpipe.train.memories import load_memories, save_memories
 from thinpipe.train.parts import loss, optimizer
 from thinpipe.train.recipe import Recipe
@@ -35,7 +36,7 @@ class InProcess:
         recipe: what to train.
         stages: its model, cut.
         folder: where states are saved; with one that has some, it goes on from the last.
-        every: steps between two saved states.
+        every: steps between two saved states; None for some seconds.
         devices: one for each stage; a device may be listed more than once.
         codec: packs activations at the cuts (default: nothing does).
         grad_codec: packs gradients at the cuts (default: nothing does).
@@ -48,13 +49,13 @@ class InProcess:
         stages: Split,
         *,
         folder: Path,
-        every: int,
+        every: int | None,
         devices: Sequence[str],
         codec: CodecChoice = None,
         grad_codec: CodecChoice = None,
         compile: bool = False,
     ) -> None:
-        self._recipe, self._folder, self._every = recipe, folder, every
+        self._recipe, self._folder, self._due = recipe, folder, Due(every)
         # Nothing is recomputed: a cut run is compared with one that is not, and it would take a third longer.
         self._pipe = Pipe(
             stages, devices=devices, chunks=recipe.chunks, checkpoint="never", codec=codec, grad_codec=grad_codec
@@ -91,7 +92,7 @@ class InProcess:
             before, step=self.committed, rows=len(targets), seconds=seconds
         )
         self.cost = SidedCost(whole, stage_sides(self._pipe.spent(), spent))
-        if self.committed % self._every == 0:
+        if self._due.after(self.committed):
             self.save()
         return found.detach()
 
@@ -111,8 +112,9 @@ class InProcess:
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""
         if self._saved != self.committed:
-            save_memories(self._folder, self._pipe, self.committed, keep=_KEEP)
-            checkpoint.save(self._folder, self._pipe, self._optimizer, step=self.committed, keep=_KEEP)
+            with self._due.saving():
+                save_memories(self._folder, self._pipe, self.committed, keep=_KEEP)
+                checkpoint.save(self._folder, self._pipe, self._optimizer, step=self.committed, keep=_KEEP)
             self._saved = self.committed
 
     def close(self) -> None:

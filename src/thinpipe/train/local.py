@@ -14,6 +14,7 @@ from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.compiled import compiled
 from thinpipe.train.dice import dice
+from thinpipe.train.due import Due
 from thinpipe.train.parts import loss, optimizer, stages_of
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.updates import clip_norm, set_lr, set_mode
@@ -25,15 +26,15 @@ class Local:
     Args:
         recipe: what to train.
         folder: where states are saved; with one that has some, it goes on from the last.
-        every: steps between two saved states.
+        every: steps between two saved states; None for some seconds.
         device: of the model.
         compile: whether the model is compiled (default: it is not).
     """
 
     cost: None = None
 
-    def __init__(self, recipe: Recipe, *, folder: Path, every: int, device: str, compile: bool = False) -> None:
-        self._recipe, self._folder, self._every = recipe, folder, every
+    def __init__(self, recipe: Recipe, *, folder: Path, every: int | None, device: str, compile: bool = False) -> None:
+        self._recipe, self._folder, self._due = recipe, folder, Due(every)
         self._device = torch.device(device)
         stages = stages_of(recipe, 1)
         model = stages.to_model().to(self._device)
@@ -65,7 +66,7 @@ class Local:
         clip_norm(self._model.parameters(), clip)
         self._optimizer.step()
         self.committed += 1
-        if self.committed % self._every == 0:
+        if self._due.after(self.committed):
             self.save()
         return found.detach()
 
@@ -78,7 +79,8 @@ class Local:
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""
         if self._saved != self.committed:
-            checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
+            with self._due.saving():
+                checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
             self._saved = self.committed
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from thinpipe.train.way import Way
 
 _USUAL = {Way.IN_PROCESS: "gpipe", Way.CONNECTED: "stream"}
 _ORDER = "1f1b"
+_EVERY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Settings:
         give_up: seconds to try to reach a server that was lost (default: a client's own).
         compile: whether stages are compiled before the first step, which takes minutes and makes a GPU faster
             (default: they are not).
-        every: steps between two saved states.
+        every: steps between two saved states (default: 50 where others save with this process; else some seconds).
         device: of the client's parts, or of everything.
         devices: one for each stage in process, or for each rank of a machine, as ``cuda:0,cuda:1`` (default:
             ``device`` for all).
@@ -64,7 +65,7 @@ class Settings:
     bandwidth: str | None = None
     give_up: float | None = None
     compile: bool | None = None
-    every: int = 50
+    every: int | None = None
     device: str = "cpu"
     devices: str | None = None
 
@@ -88,6 +89,11 @@ class Settings:
     def order(self) -> str:
         """The schedule, where nobody has chosen one the usual one."""
         return self.schedule or _USUAL.get(self.way, _ORDER)
+
+    @property
+    def steps_between(self) -> int:
+        """The steps between two saved states, where several processes save the same ones."""
+        return self.every or _EVERY
 
     @property
     def workers(self) -> tuple[int, ...] | None:

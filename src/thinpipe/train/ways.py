@@ -73,7 +73,7 @@ def trainer_of(
     if settings.way is Way.DATA_PARALLEL:
         from thinpipe.train.data_parallel import DataParallel  # takes a second to import
 
-        return DataParallel(recipe, folder=folder, every=settings.every, device=device, stop=stop)
+        return DataParallel(recipe, folder=folder, every=settings.steps_between, device=device, stop=stop)
     return _ranks(recipe, settings, data, folder, device, stop, trace)
 
 
@@ -118,7 +118,7 @@ def _ranks(
         recipe,
         stages,
         folder=folder,
-        every=settings.every,
+        every=settings.steps_between,
         device=device,
         stop=stop,
         workers=settings.workers,

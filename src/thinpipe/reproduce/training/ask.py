@@ -14,7 +14,6 @@ from thinpipe.train.recipes import subject_of
 from thinpipe.train.settings import Settings
 
 STAGES = 3
-_EVERY = 200
 _ROBERTA = {"model_type": "roberta", "num_hidden_layers": 12, "hidden_size": 768, "vocab_size": 50_265}
 
 
@@ -95,7 +94,6 @@ class Job:
             codec=row.packs,
             grad_codec=row.packs,
             compile=ask.compile or None,
-            every=_EVERY,
             device=ask.device,
         ).verify()
         return cls(table, row, seed, recipe, settings, ask.tiny)

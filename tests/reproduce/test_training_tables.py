@@ -251,6 +251,13 @@ def test_a_row_that_was_trained_otherwise_is_kept_unless_it_is_asked_for_again(t
     assert len(said_by(reproduce(*words, 1, "--again"))["rows"][0]["samples"]["accuracy"]) == 1
 
 
+def test_what_is_asked_to_be_different_is_trained_and_recorded_so(tmp_path):
+    words = ("sortquant-cifar10", "--tiny", "--rows", "none", "--epochs", 1, "--chunks", 4, "--set", "lr=0.02")
+    said_by(reproduce(*words, "--output", tmp_path, "--json"))
+    recipe = Record.load(tmp_path / "sortquant-cifar10" / "none-seed0.json").settings["recipe"]
+    assert (recipe["epochs"], recipe["chunks"], recipe["lr"]) == (1, 4, 0.02)
+
+
 def test_seeds_are_summed_up(tmp_path):
     words = ("sortquant-cifar10", "--tiny", "--rows", "none", "--seeds", "0,1", "--epochs", 2)
     said = said_by(reproduce(*words, "--output", tmp_path, "--json"))
@@ -376,6 +383,8 @@ def test_a_table_that_there_is_not_is_answered_with_the_nearest():
         (("--cut", "middle"), "there is no cut 'middle'; use documents, pooled or both"),
         (("--device", "abacus"), "there is no device 'abacus'"),
         (("--data-dir", "."), "--tiny has data and models of its own"),
+        (("--set", "momentm=1"), "a recipe has no field 'momentm'; did you mean momentum?"),
+        (("--set", "seed=3"), "--set seed would make other rows of these; use --seeds"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words, why):

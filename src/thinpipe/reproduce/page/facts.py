@@ -81,7 +81,7 @@ def _training(each: Shown, record: Record) -> str:
         f"{results['train_rows']:,.0f} samples to train on, {results['test_rows']:,.0f} to test with",
         _beside("batch", recipe["batch"], documents.batch),
         _beside("micro-batches", recipe["chunks"], documents.chunks),
-        f"{recipe['optimizer']} at {recipe['lr']:g}, {recipe['lr_schedule']}",
+        f"{recipe['optimizer']} at {_beside('lr', recipe['lr'], documents.lr)}, {recipe['lr_schedule']}",
         recipe["precision"],
     ]
     said += [f"images of {recipe['pixels']} pixels"] if recipe["pixels"] else []
@@ -91,9 +91,9 @@ def _training(each: Shown, record: Record) -> str:
     return "; ".join(said)
 
 
-def _beside(name: str, ours: int, documents: int) -> str:
-    """Says how many there are, and how many the documents had if it is another number."""
-    return f"{name} {ours}" + ("" if ours == documents else f" (the documents had {documents})")
+def _beside(name: str, ours: float, documents: float) -> str:
+    """Says a number, and the documents' if it is another."""
+    return f"{name} {ours:g}" + ("" if ours == documents else f" (the documents had {documents:g})")
 
 
 def _versions(_: Shown, record: Record) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class Ask:
         seeds: each row is trained once with each.
         epochs: how many; None for the documents'.
         chunks: micro-batches in a batch; None for the documents'.
+        changes: other fields of the recipes that are to be different.
         data_dir: the folder of data sets; None for the usual places.
         encoder: the folder of the encoder that texts are trained with; None for RoBERTa-base.
         device: of everything.
@@ -37,6 +39,7 @@ class Ask:
     seeds: tuple[int, ...]
     epochs: int | None
     chunks: int | None
+    changes: Mapping[str, Any]
     data_dir: Path | None
     encoder: Path | None
     device: str
@@ -88,6 +91,7 @@ class Job:
             said["epochs"] = ask.epochs
         if ask.chunks is not None:
             said["chunks"] = ask.chunks
+        said |= ask.changes
         recipe = resolved(work.tiny_recipe if ask.tiny else work.recipe, said)
         settings = Settings(
             stages=STAGES,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -18,10 +18,21 @@ from thinpipe.reproduce.training.ask import Ask, reads_texts
 from thinpipe.reproduce.training.session import Session
 from thinpipe.reproduce.training.show import show
 from thinpipe.reproduce.training.table import CUTS, DOCUMENTS, Row, Table
+from thinpipe.train import resolved
+from thinpipe.train.command import read_fields
 from thinpipe.train.recipe import RecipeError
 from thinpipe.train.settings import Settings
 
 _SEEDS, _TINY_SEEDS = "0,1,2", "0"
+_DECIDED = {
+    "seed": "use --seeds",
+    "cut": "use --cut",
+    "bottleneck": "use --rows",
+    "bottleneck_fit": "use --rows",
+    "model": "use --encoder",
+    "data_dir": "use --data-dir",
+}
+"""Fields that a row or another option decides about."""
 
 
 def training_command(table: Table) -> Callable[..., None]:
@@ -39,6 +50,10 @@ def training_command(table: Table) -> Callable[..., None]:
         epochs: Annotated[int | None, typer.Option(min=1, help="How many (default: the documents').")] = None,
         chunks: Annotated[
             int | None, typer.Option(min=1, help="Micro-batches in a batch (default: the documents').")
+        ] = None,
+        changes: Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="F=V", help="Any field of the recipes, as lr=1e-4; repeat it."),
         ] = None,
         cut: Annotated[
             str, typer.Option(help="documents; pooled, which sends far less at the second cut; or both.")
@@ -77,6 +92,7 @@ def training_command(table: Table) -> Callable[..., None]:
             seeds=_seeds(seeds or (_TINY_SEEDS if tiny else _SEEDS)),
             epochs=epochs,
             chunks=chunks,
+            changes=_changes(table, changes or (), tiny=tiny),
             data_dir=data_dir,
             encoder=encoder,
             device=_device(device),
@@ -128,6 +144,20 @@ def _rows(table: Table, cut: str, names: str | None) -> tuple[Row, ...]:
     if not wanted:
         raise typer.BadParameter(f"no row matches {names!r}; there are {', '.join(row.name for row in found)}")
     return wanted
+
+
+def _changes(table: Table, words: Sequence[str], *, tiny: bool) -> dict[str, Any]:
+    """Reads the fields of ``--set``, which every recipe of the table must have."""
+    try:
+        found = read_fields(table.name, None, words)
+        for name in found:
+            if name in _DECIDED:
+                raise RecipeError(f"--set {name} would make other rows of these; {_DECIDED[name]}")
+        for work in table.works:
+            resolved(work.tiny_recipe if tiny else work.recipe, found)
+    except RecipeError as error:
+        raise typer.BadParameter(str(error)) from error
+    return found
 
 
 def _seeds(text: str) -> tuple[int, ...]:

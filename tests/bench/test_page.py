@@ -43,6 +43,15 @@ def test_the_page_shows_what_was_recorded(tmp_path):
         assert root.find(f"{SVG}title").text and root.find(f"{SVG}desc").text
 
 
+def test_what_records_do_not_tell_stands_under_their_table(tmp_path):
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    run("unet-memory", "--tiny", "--devices", "cpu:4", "--output", results, "--rows", "pipeline-1")
+    (results / "unet-memory" / "README.md").write_text("The machine\nwas busy.\n\nIt was hot.\n")
+    run("page", "--results", results, "--docs", docs)
+    page = (docs / "benchmarks.md").read_text()
+    assert "- The machine was busy.\n- It was hot.\n" in page
+
+
 def test_a_page_without_results_says_so(tmp_path):
     run("page", "--results", tmp_path / "none", "--docs", tmp_path)
     page = (tmp_path / "benchmarks.md").read_text()

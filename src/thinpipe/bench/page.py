@@ -44,6 +44,7 @@ Published figures are torchgpipe's authors', on eight Tesla P40 with PyTorch 1.3
 ours, their throughput cannot.
 """
 _CONDITIONS = "README.md"
+"""Beside the records of a bench: what they do not tell, as what else their machine was doing."""
 
 
 BAR = r"\|"
@@ -299,19 +300,26 @@ def write_page(results: Path, docs: Path) -> Path:
     pictures = docs / "img"
     pictures.mkdir(parents=True, exist_ok=True)
     parts = [_INTRODUCTION]
-    conditions = results / _CONDITIONS
-    if conditions.exists():
-        where = Path(os.path.relpath(conditions, docs)).as_posix()
-        parts.append(f"What records do not tell, as what else their machine was doing, is [beside them]({where}).\n")
     for section in (*SECTIONS, *(each for each in TRAINED if each.records(results))):
         records = section.records(results)
-        parts.append("\n".join(_written(section, records, pictures, Path(os.path.relpath(results, docs)))))
+        more = conditions_in(results / section.bench)
+        parts.append("\n".join(_written(section, records, more, pictures, Path(os.path.relpath(results, docs)))))
     page = docs / "benchmarks.md"
     page.write_text("\n".join(parts))
     return page
 
 
-def _written(section: Section, records: list[Record], pictures: Path, results: Path) -> Iterator[str]:
+def conditions_in(folder: Path) -> list[str]:
+    """Reads what the records of a folder do not tell, a note for each paragraph, if somebody wrote it beside them."""
+    file = folder / _CONDITIONS
+    if not file.exists():
+        return []
+    return [" ".join(paragraph.split()) for paragraph in file.read_text().split("\n\n")]
+
+
+def _written(
+    section: Section, records: list[Record], more: Sequence[str], pictures: Path, results: Path
+) -> Iterator[str]:
     yield f"## {section.title}\n"
     if not records:
         yield f"No results are recorded; `{section.command}` records them.\n"
@@ -329,7 +337,7 @@ def _written(section: Section, records: list[Record], pictures: Path, results: P
     yield line(["---"] * len(sheet.heads))
     yield from map(line, sheet.lines)
     yield ""
-    yield from (f"- {note}" for note in sheet.notes)
+    yield from (f"- {note}" for note in (*sheet.notes, *more))
     yield ""
     for run, made in runs_of(records).items():
         links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)

@@ -67,10 +67,11 @@ def _cells(record: Record, *, correlated: bool) -> list[str]:
 
 def _work(record: Record) -> str:
     recipe, results = record.settings["recipe"], record.results
+    compiled = ", compiled" if record.settings["settings"].get("compile") else ""
     return (
         f"{results['train_rows']:,} samples an epoch and {results['test_rows']:,} in a test, batches of "
         f"{recipe['batch']:,} in micro-batches: {recipe['chunks']}; {recipe['precision']}, seed {recipe['seed']}; cut "
-        f"{recipe['cut']}, on {record.settings['device']}."
+        f"{recipe['cut']}, on {record.settings['device']}{compiled}."
     )
 
 

@@ -102,7 +102,7 @@ def train_command(
     ] = None,
     compile: Annotated[
         bool,
-        typer.Option("--compile", rich_help_panel=MORE, help="Compile stages first: minutes, then faster on a GPU."),
+        typer.Option("--compile", rich_help_panel=MORE, help="Compile stages first, which takes minutes; for GPUs."),
     ] = False,
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", rich_help_panel=MORE, help="Emulate a link, as 50mbit each way.")

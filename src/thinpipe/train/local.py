@@ -42,12 +42,14 @@ class Local:
         sequence = stages.sequential()
         self._run: nn.Module = sequence
         self._model: nn.Module = model
-        self._compute: Callable[[Any], Any] = compiled(sequence) if compile else sequence
+        self._compute: Callable[[Any], Any] = sequence
         if recipe.chunks > 1:
             pipe = Pipe(stages, devices=[self._device], chunks=recipe.chunks, checkpoint="never")
             if compile:
                 pipe.compile()
             self._model = self._run = self._compute = pipe
+        elif compile:
+            self._compute = compiled(sequence)
         for module in (self._model, self._run):
             module.train()
         self._optimizer = optimizer(recipe)(self._model.parameters())

@@ -42,8 +42,8 @@ class Settings:
             thin link busy; in process ``gpipe``, which is all that there is).
         bandwidth: of an emulated link each way, as ``50mbit`` (default: what the network has).
         give_up: seconds to try to reach a server that was lost (default: a client's own).
-        compile: whether stages are compiled before the first step, which takes minutes and makes a GPU faster
-            (default: they are not).
+        compile: whether stages are compiled before the first step, which takes minutes; for GPUs, which wait for
+            launches otherwise (default: they are not).
         every: steps between two saved states (default: 50 where others save with this process; else some seconds).
         device: of the client's parts, or of everything.
         devices: one for each stage in process, or for each rank of a machine, as ``cuda:0,cuda:1`` (default:

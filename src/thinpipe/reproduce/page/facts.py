@@ -84,6 +84,7 @@ def _training(each: Shown, record: Record) -> str:
         f"{recipe['optimizer']} at {_beside('lr', recipe['lr'], documents.lr)}, {recipe['lr_schedule']}",
         recipe["precision"],
     ]
+    said += ["compiled"] if record.settings.get("compiled") else []
     said += [f"images of {recipe['pixels']} pixels"] if recipe["pixels"] else []
     said += [f"texts of {recipe['max_length']} tokens, padding {recipe['padding']}"] if recipe["max_length"] else []
     said += [f"LoRA of rank {recipe['lora']}"] if recipe["lora"] else []

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from thinpipe.bench.page import line
+from thinpipe.bench.page import conditions_in, line
 from thinpipe.reproduce.page.facts import commands, facts
 from thinpipe.reproduce.page.frontier import TITLE, frontier
 from thinpipe.reproduce.page.table import cells
@@ -109,7 +109,7 @@ def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where
     yield line(["---"] * len(heads))
     yield from map(line, lines)
     yield ""
-    yield from (f"- {fact}" for fact in facts(table, rows))
+    yield from (f"- {fact}" for fact in (*facts(table, rows), *conditions_in(results / table.name)))
     strange = _strange(table, rows, results)
     if strange:
         yield f"- Left out, for no row of the table has the name: {', '.join(strange)}."

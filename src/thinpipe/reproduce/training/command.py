@@ -69,7 +69,7 @@ def training_command(table: Table) -> Callable[..., None]:
             str | None, typer.Option(help="Of everything, as cpu (default: a GPU if there is one).")
         ] = None,
         compile: Annotated[
-            bool, typer.Option("--compile", help="Compile stages first: minutes, then faster on a GPU.")
+            bool, typer.Option("--compile", help="Compile stages first, which takes minutes; for GPUs.")
         ] = False,
         runs: Annotated[
             Path | None,

@@ -38,8 +38,11 @@ def test_every_other_codec_errs_alike_on_a_gpu(spec):
 
 
 @pytest.mark.parametrize("spec", ["uniform:8", "sort:6+2", "block:4", "had:4"])
-def test_a_large_tensor_in_channels_last_has_the_same_bytes_too(spec):
-    x = tensor_of("relu", (4, 32, 56, 57)).contiguous(memory_format=torch.channels_last)
-    there = codec(spec).encode(x.cuda())
-    assert bytes(codec(spec).encode(x)) == bytes(there)
-    assert codec(spec).decode(there).stride() == x.stride()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_large_tensor_in_channels_last_has_the_same_bytes_too(spec, dtype):
+    x = tensor_of("relu", (4, 32, 56, 57), dtype).contiguous(memory_format=torch.channels_last)
+    here, there = codec(spec).encode(x), codec(spec).encode(x.cuda())
+    assert bytes(here) == bytes(there)
+    back = codec(spec).decode(there)
+    assert back.stride() == x.stride()
+    assert same_bits(back.cpu(), codec(spec).decode(here))

@@ -103,6 +103,17 @@ def test_every_layout_arrives_with_its_values_in_place(spec, layout):
 
 
 @every_codec
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_channels_lie_last_or_first_with_the_same_values_in_every_type(spec, dtype):
+    x = (tensor_of("gaussian", (3, 5, 4, 7)) * 1e4).to(dtype)
+    a, b = codec(spec), codec(spec)
+    if a.coder.shaped:
+        y = a.decode(a.encode(x.contiguous(memory_format=torch.channels_last)))
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        assert same_bits(y.contiguous(), b.decode(b.encode(x)))
+
+
+@every_codec
 def test_a_tensor_that_wants_a_gradient_is_coded_without_a_graph(spec):
     x = tensor_of("gaussian", (6, 7)).requires_grad_()
     before = x.detach().clone()

@@ -22,9 +22,17 @@ def rotated(kernel, bits, group):
     return "gpu_rotated", kernel, {"out": "*u8" if kernel == "_encode" else "*fp32"}, constants, launch.options(group)
 
 
+def turn(there, back, *, bounded=False):
+    """Makes a case of the kernel that turns matrices, from one type to another."""
+    types = {"x": there, "out": back, "rows": "i32", "columns": "i32", "most": "fp32"}
+    return "gpu_turn", "_turn", types, {"BOUNDED": bounded, "ROWS": 64, "COLUMNS": 64}, {}
+
+
 CASES = [
     *(rotated(kernel, bits, group) for kernel in ("_encode", "_decode") for bits, group in ((4, 128), (1, 16))),
     *(rotated(kernel, 7, 256) for kernel in ("_encode", "_decode")),
+    turn("*bf16", "*fp32"),
+    turn("*fp32", "*bf16", bounded=True),
 ]
 """A kernel's module and name, types of arguments, constants, and options of the compiler."""
 

@@ -48,7 +48,7 @@ def differences(ours, theirs):
 
 def raw(x):
     x = torch.where(x.isnan(), torch.tensor(torch.nan, device=x.device), x) if x.is_floating_point() else x
-    return x.contiguous().view(torch.uint8).cpu()
+    return x.reshape(-1).contiguous().view(torch.uint8).cpu()
 
 
 def compare(device):
@@ -81,6 +81,13 @@ def compare(device):
         for bits, group in ((1, 64), (4, 128), (7, 16)):
             turned = case(f"{name} bits {bits}", "hadamard_encode", x, bits, group)
             case(f"{name} bits {bits}", "hadamard_decode", *turned, x.numel(), bits, group)
+        # The interpreter cuts a bfloat16 off where a GPU rounds it.
+        for dtype in (torch.float32, torch.float16, *([torch.bfloat16] if device.type == "cuda" else [])):
+            for shape in ((1, -1, 1), (1, 1, -1), (3, 10, -1), (1, -1, 3)):
+                if x.numel() % abs(shape[0] * shape[1] * shape[2]) == 0:
+                    case(f"{name} {shape} {dtype}", "turned", x.view(shape), dtype)
+                    case(f"{name} {shape} from {dtype}", "turned", x.view(shape).to(dtype), torch.float32)
+    case("many tiles", "turned", torch.randn(2, 200, 130, device=device), torch.float16)
     # Several tiles, and many equal values at both ends.
     x = torch.nn.functional.relu6(torch.randn(40_001) * 4).to(device)
     case("relu6 40001", "grids", x, torch.tensor([0.0, 0.0, 2.5, 6.0], device=device).clamp(max=x.max()), 63)

@@ -30,6 +30,7 @@ class Block(MayThrowDice):
     """
 
     shaped = True
+    single = True
 
     def __init__(self, bits: int, group: int = DEFAULT_GROUP, *, stochastic: bool = False) -> None:
         super().__init__(stochastic=stochastic)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, Raw
+from thinpipe.codecs.order import Order, inverse, memory_order, reordered
 from thinpipe.codecs.packet import DTYPES, Packet, header_size
 from thinpipe.errors import CodecError, PacketError
 
@@ -55,8 +56,9 @@ class Codec:
             raise CodecError(f"a packet holds a dense tensor of an ordinary type, got {tensor.layout} {tensor.dtype}")
         coder = self._coder_for(tensor.dtype)
         x = tensor.detach()
-        order = _memory_order(x)
-        dense = x.permute(_coded_order(coder, order)).contiguous()
+        order = memory_order(x)
+        lies = x.permute(order).contiguous()
+        dense = reordered(lies, order, _coded_order(coder, order), _copied_as(coder, x.dtype))
         sections = coder.pack(dense) if x.numel() else [_nothing(x.device)] * len(coder.sizes(dense.shape, x.dtype))
         return Packet(self.spec, x.dtype, x.shape, order, tuple(sections))
 
@@ -75,6 +77,7 @@ class Codec:
             raise PacketError(f"a packet of the codec {packet.spec!r} came where one of {self.spec!r} was expected")
         coder = self._coder_for(packet.dtype)
         order = _coded_order(coder, packet.order)
+        moves = order != packet.order
         shape = torch.Size(packet.shape[dim] for dim in order)
         _check(packet, coder, shape)
         if not shape.numel():
@@ -82,10 +85,8 @@ class Codec:
         elif consume and isinstance(coder, Raw):
             dense = coder.taken(packet.sections, shape, packet.dtype)
         else:
-            dense = coder.unpack(packet.sections, shape, packet.dtype)
-        if order == packet.order:
-            return dense.permute(_inverse(order))
-        return dense.permute(packet.order).contiguous().permute(_inverse(packet.order))
+            dense = coder.unpack(packet.sections, shape, _copied_as(coder, packet.dtype) if moves else packet.dtype)
+        return reordered(dense, order, packet.order, packet.dtype).permute(inverse(packet.order))
 
     def nbytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> int:
         """Tells how long a tensor's packet is, header included; for a codec that is not of fixed rate, at most."""
@@ -136,22 +137,14 @@ def check_expansion(packet: Packet, most: int) -> None:
         raise PacketError(f"a packet of {packet.nbytes} bytes asks for {memory} bytes of memory")
 
 
-def _memory_order(x: Tensor) -> tuple[int, ...]:
-    """Lists the dimensions from the slowest in memory to the fastest, where the tensor is dense in some order."""
-    plain = tuple(range(x.dim()))
-    if x.is_contiguous():
-        return plain
-    order = tuple(sorted(plain, key=lambda dim: (-x.stride()[dim], dim)))
-    return order if x.permute(order).is_contiguous() else plain
-
-
-def _coded_order(coder: Coder, order: tuple[int, ...]) -> tuple[int, ...]:
+def _coded_order(coder: Coder, order: Order) -> Order:
     """Tells in which order of its dimensions a tensor is coded, that lies in memory in some order."""
     return tuple(range(len(order))) if coder.shaped else order
 
 
-def _inverse(order: Sequence[int]) -> list[int]:
-    return sorted(range(len(order)), key=order.__getitem__)
+def _copied_as(coder: Coder, dtype: torch.dtype) -> torch.dtype:
+    """Tells the type of a copy between memory and the coder."""
+    return torch.float32 if coder.single and dtype != torch.float64 else dtype
 
 
 def _nothing(device: torch.device) -> Tensor:

@@ -37,6 +37,9 @@ class Coder(ABC):
     together in a tensor of ``channels_last``.
     """
 
+    single = False
+    """Whether it makes float32 of whatever it is given; then what is copied for it anyway is copied as that."""
+
     fixed = True
     """Whether ``sizes`` are exact; if not, they are the most."""
 

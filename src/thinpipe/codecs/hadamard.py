@@ -28,6 +28,7 @@ class Hadamard(Coder):
     """
 
     shaped = True
+    single = True
 
     def __init__(self, bits: int, group: int = DEFAULT_GROUP) -> None:
         self.bits = bits

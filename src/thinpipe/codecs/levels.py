@@ -46,6 +46,7 @@ class NormalFloat(Coder):
     """
 
     shaped = True
+    single = True
 
     def __init__(self, group: int = NF_GROUP) -> None:
         self.group = group

@@ -40,6 +40,7 @@ class Kernels:
     blocks_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
     hadamard_encode: Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
     hadamard_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
+    turned: Callable[[Tensor, torch.dtype], Tensor]
 
 
 def _of(name: str, *modules: ModuleType) -> Kernels:
@@ -62,7 +63,7 @@ def cpu_kernels() -> Kernels:
         return REFERENCE
     from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated, cpu_select
 
-    return _of("cpu", cpu, cpu_select, cpu_blocks, cpu_rotated)
+    return _of("cpu", cpu, cpu_select, cpu_blocks, cpu_rotated, *_PLAIN)
 
 
 @cache
@@ -70,9 +71,9 @@ def gpu_kernels() -> Kernels:
     """Loads the kernels that triton compiles; the reference's where it has none, or is not installed."""
     if importlib.util.find_spec("triton") is None:
         return REFERENCE
-    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated, gpu_select
+    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated, gpu_select, gpu_turn
 
-    return _of("gpu", gpu, gpu_select, gpu_blocks, gpu_rotated, *_PLAIN)
+    return _of("gpu", gpu, gpu_select, gpu_blocks, gpu_rotated, gpu_turn, *_PLAIN)
 
 
 _chosen: ContextVar[Kernels | None] = ContextVar("thinpipe-kernels", default=None)

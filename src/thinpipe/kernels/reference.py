@@ -139,3 +139,10 @@ def buckets(x: Tensor, lows: Tensor, scales: Tensor, value_bits: int, split_bits
 def nearest(x: Tensor, borders: Tensor, bits: int) -> Tensor:
     """Codes each value by the number of borders at or below it, and packs; NaN gets the last code."""
     return pack(torch.searchsorted(borders, x, right=True), bits)
+
+
+def turned(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Transposes each of a row of matrices, into another type of floats; what that cannot hold becomes its greatest."""
+    most = torch.finfo(dtype).max
+    bounded = x.clamp(-most, most) if most < torch.finfo(x.dtype).max else x
+    return bounded.transpose(1, 2).to(dtype).contiguous()

@@ -82,6 +82,28 @@ def test_a_stage_of_one_micro_batch_is_one_graph_and_stays_compiled_when_it_is_c
     assert len(seen) > 2
 
 
+def test_micro_batches_are_compiled_once_a_step_has_shown_that_no_stage_draws(graphs):
+    seen, backend = graphs
+    pipe = Pipe(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), [2, 2], chunks=4, checkpoint="never")
+    pipe.compile(backend=backend)
+    for expected in (0, 2, 2):
+        pipe(torch.rand(8, 8)).sum().backward()
+        assert len(seen) == expected
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_shape_is_compiled_unless_all_are_asked_for(graphs, dynamic):
+    seen, backend = graphs
+    pipe = Pipe(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), [2], checkpoint="never")
+    pipe.compile(backend=backend, dynamic=dynamic)
+    pipe(torch.rand(4, 8))
+    assert len(seen) == 1
+    pipe(torch.rand(3, 8))
+    pipe.eval()(torch.rand(4, 8))
+    pipe.train()(torch.rand(4, 8))
+    assert (len(seen) == 1) is not dynamic
+
+
 def test_a_skip_that_leaves_its_stage_is_left_to_the_pipe(graphs):
     _, backend = graphs
     model, x = skipping(), torch.rand(6, 16, dtype=torch.float64, requires_grad=True)

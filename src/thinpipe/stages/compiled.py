@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
 
 from thinpipe.stages.skip import Skippable, SkipStore, skippable_layers, skips_in
 
@@ -35,8 +37,36 @@ class _Tracer(fx.Tracer):
         return not isinstance(m, (nn.Sequential, Skippable)) and id(m) not in self._opened
 
 
+class _Usual:
+    """Computes what comes most of the time by a compiled module, and all else by the module as it is.
+
+    A graph is for one shape, and takes a minute: an epoch's last batch and its tests are over sooner as they are.
+    PyTorch never again compiles what it was once asked to under a mode that looks at every operator, as a pipe has to
+    in its first steps; such calls are kept from it.
+
+    Args:
+        plain: the module.
+        fast: the same, compiled. What it is first called with is what comes most of the time.
+    """
+
+    def __init__(self, plain: nn.Module, fast: Callable[[Any], Any]) -> None:
+        self._plain, self._fast = plain, fast
+        self._usual: tuple[Any, ...] | None = None
+
+    def __call__(self, value: Any) -> Any:
+        if _get_current_dispatch_mode() is not None:
+            return self._plain(value)
+        shapes = [x.shape if isinstance(x, Tensor) else None for x in tree_leaves(value)]
+        case = (self._plain.training, *shapes)
+        self._usual = self._usual or case
+        return self._fast(value) if case == self._usual else self._plain(value)
+
+
 def compiled(module: nn.Sequential, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
     """Returns what computes the same as a sequence, compiled; the sequence itself stays as it is.
+
+    The shape that comes first is compiled, in training or evaluation, whichever comes first, and others are not. With
+    ``dynamic=True`` all are.
 
     Args:
         module: the sequence. One whose skips come from or go to elsewhere is compiled in pieces, between them.
@@ -49,8 +79,9 @@ def compiled(module: nn.Sequential, *args: Any, **kwargs: Any) -> Callable[[Any]
     )
     stashed = {key for _, layer in skippable_layers(module) for key in layer.stashable()}
     popped = {key for _, layer in skippable_layers(module) for key in layer.poppable()}
-    if stashed != popped:
-        return torch.compile(module, *args, **kwargs)
-    with skips_in(SkipStore()):
-        graph = _Tracer(module).trace(module)
-    return torch.compile(fx.GraphModule(module, graph), *args, **kwargs)
+    whole: nn.Module = module
+    if stashed == popped:
+        with skips_in(SkipStore()):
+            whole = fx.GraphModule(module, _Tracer(module).trace(module))
+    fast = torch.compile(whole, *args, **kwargs)
+    return fast if kwargs.get("dynamic") else _Usual(module, fast)

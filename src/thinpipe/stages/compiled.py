@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from thinpipe.stages.skip import Skippable, SkipStore, skippable_layers, skips_in
+from thinpipe.stages.walk import layers_in
 
 
 class _Tracer(fx.Tracer):
@@ -51,13 +52,14 @@ class _Usual:
 
     def __init__(self, plain: nn.Module, fast: Callable[[Any], Any]) -> None:
         self._plain, self._fast = plain, fast
-        self._usual: tuple[Any, ...] | None = None
+        self._layers = layers_in(plain)[1:]  # the modes of layers change with their model's; a stage is no part of it
+        self._usual: tuple[list[bool], list[torch.Size | None]] | None = None
 
     def __call__(self, value: Any) -> Any:
         if _get_current_dispatch_mode() is not None:
             return self._plain(value)
         shapes = [x.shape if isinstance(x, Tensor) else None for x in tree_leaves(value)]
-        case = (self._plain.training, *shapes)
+        case = ([layer.training for layer in self._layers], shapes)
         self._usual = self._usual or case
         return self._fast(value) if case == self._usual else self._plain(value)
 

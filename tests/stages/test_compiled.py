@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from support import Begin, End, assert_same, train_once
-from thinpipe import Pipe
+from thinpipe import Pipe, bottleneck, split
 from thinpipe.stages.compiled import compiled
 from thinpipe.train import resolved
 from thinpipe.train.in_process import InProcess
@@ -104,6 +104,17 @@ def test_one_shape_is_compiled_unless_all_are_asked_for(graphs, dynamic):
     assert (len(seen) == 1) is not dynamic
 
 
+def test_a_bottleneck_is_compiled_with_its_stage(graphs):
+    seen, backend = graphs
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten())
+    x = torch.rand(4, 3, 12, 12)
+    pipe = Pipe(bottleneck.insert(split(model, ["2"]), "conv:3k2s2", example=x), checkpoint="never")
+    expected = pipe(x)
+    pipe.compile(backend=backend)
+    assert torch.equal(pipe(x), expected)
+    assert len(seen) == 2
+
+
 def test_a_skip_that_leaves_its_stage_is_left_to_the_pipe(graphs):
     _, backend = graphs
     model, x = skipping(), torch.rand(6, 16, dtype=torch.float64, requires_grad=True)
@@ -139,3 +150,24 @@ def test_a_recipe_trains_compiled_as_it_does_otherwise(tmp_path, monkeypatch, gr
         (expected, outputs), (found, again) = losses(plain), losses(fast)
         assert found == expected
         assert torch.equal(outputs, again)
+
+
+def test_counting_what_a_bottleneck_spares_compiles_nothing_again(tmp_path, monkeypatch, graphs):
+    seen, backend = graphs
+    recipe = resolved("digits", {"batch": 16})
+    whole_compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: whole_compile(model, backend=backend, **options))
+    x, y = torch.rand(16, 1, 8, 8), torch.arange(16) % 10
+    stages = bottleneck.insert(stages_of(recipe), {0: "conv:2k2s2"}, example=x)
+
+    def traffic(place, *, compile):
+        trainer = InProcess(recipe, stages, folder=tmp_path / place, every=9, devices=["cpu"] * 3, compile=compile)
+        for _ in range(3):
+            trainer.step(x, y, lr=0.1)
+        trainer.evaluate(x[:5])
+        return trainer.traffic()
+
+    expected = traffic("plain", compile=False)
+    assert not seen
+    assert traffic("compiled", compile=True) == expected
+    assert len(seen) == 3

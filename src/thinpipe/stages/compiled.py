@@ -35,7 +35,8 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Tells whether a module is called as it is."""
-        return not isinstance(m, (nn.Sequential, Skippable)) and id(m) not in self._opened
+        plain = type(m).forward is nn.Sequential.forward  # one that does more than call its layers is called
+        return not (plain or isinstance(m, Skippable) or id(m) in self._opened)
 
 
 class _Usual:

@@ -84,6 +84,7 @@ class InProcess:
             found = loss(outputs, targets.to(devices[-1]))
             self._optimizer.zero_grad()
             found.backward()
+        self._spared.count(len(targets))
         clip_norm(self._pipe.parameters(), clip)
         self._optimizer.step()
         self.committed += 1
@@ -100,7 +101,9 @@ class InProcess:
         """Returns the outputs for inputs, which cross the same cuts and codecs."""
         set_mode(self._pipe, train=False)
         with torch.no_grad():
-            return self._pipe(moved(inputs, self._pipe.devices[0]))
+            outputs = self._pipe(moved(inputs, self._pipe.devices[0]))
+        self._spared.count(len(outputs))
+        return outputs
 
     def traffic(self) -> list[tuple[Flow, Flow]]:
         """Tells for each cut what crossed it since this was made, forward and backward; tests included.

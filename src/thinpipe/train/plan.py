@@ -247,6 +247,7 @@ class _Measured:
             torch.manual_seed(0)
             outputs = pipe(tree_map_only(Tensor, lambda x: _random(x, count), one))
             loss(outputs, torch.zeros(count, dtype=torch.long)).backward()
+        spared.count(count)
         times, traffic = 1 if exact else sum(rows) / count, pipe.traffic()
         shapes = [_scaled(watch.shapes, count if not exact else max(rows), max(rows)) for watch in watches[1:]]
         cuts = [

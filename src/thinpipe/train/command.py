@@ -46,7 +46,10 @@ def train_command(
         bool, typer.Option("--data-parallel", help="The whole model on each of torchrun's ranks.")
     ] = False,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: cpu).")] = None,
-    codec: Annotated[str | None, typer.Option(metavar="CODEC", help="Packs activations at the cuts, as had:4.")] = None,
+    codec: Annotated[
+        # Named: typer 0.27 takes a metavar that is the parameter's name in capitals for the option's own name.
+        str | None, typer.Option("--codec", metavar="CODEC", help="Packs activations at the cuts, as had:4.")
+    ] = None,
     grad_codec: Annotated[str | None, typer.Option(metavar="CODEC", help="Packs gradients at the cuts.")] = None,
     connect: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A server that has the middle.")] = None,
     epochs: Annotated[

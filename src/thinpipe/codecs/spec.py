@@ -52,6 +52,12 @@ class Word:
             self.wrong(f"{what} is a number above 0 and up to 1, got {self.text!r}")
         return float(self.text)
 
+    def number(self, low: float, high: float, what: str) -> float:
+        """Reads a number in a range, fractions among them."""
+        if not re.fullmatch(r"\d{0,9}\.?\d{1,9}", self.text, re.ASCII) or not low <= float(self.text) <= high:
+            self.wrong(f"{what} is a number from {low:g} to {high:g}, got {self.text!r}")
+        return float(self.text)
+
     def split(self, separator: str) -> list[Word]:
         """Cuts the piece at a separator."""
         words, at = [], self.at

@@ -18,6 +18,7 @@ LOOKS = {
     "prune, 16 bits": Look(colour="#7c5a2b", shape="square"),
     "downsample": Look(colour="#e58a7b", shape="square"),
     "had": Look(colour="#2f78bf", shape="circle"),
+    "dct": Look(colour="#17406d", shape="circle"),
     "block": Look(colour="#2aa7a0", shape="circle"),
     "conv": Look(colour="#3f9a45", shape="diamond"),
     "linear": Look(colour="#3f9a45", shape="diamond"),

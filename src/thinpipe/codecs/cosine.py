@@ -20,17 +20,22 @@ import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
-from thinpipe.codecs.laplace import MOST_BITS, codes_of, gain_table, numbers_of
+from thinpipe.codecs.laplace import GAINS, MOST_BITS, codes_of, numbers_of
 from thinpipe.codecs.tiles import Tiling
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
 
 DEFAULT_SIDE = 16
+
+_SAMPLE = 4096
+"""From so many tiles, or a few more, it is learned which waves matter."""
+
 _MOST = torch.finfo(torch.bfloat16).max
+_RANGE = 2.0**30
 
 
 class Cosine(Coder):
-    """Errs least where neighbours are alike; the mean of a tile is kept to 9 bits and better.
+    """Errs least where neighbours are alike; the mean of a tile is kept to 9 bits or better.
 
     Args:
         bits: of a number, on average; from 1/64 to 8.
@@ -50,41 +55,46 @@ class Cosine(Coder):
     def pack(self, x: Tensor) -> list[Tensor]:
         tiling = Tiling.of(x.shape, self.side)
         tiles = tiling.cut(x.to(torch.float32))
-        # In units of the greatest value, whose squares stay in range; a tile that is not finite is lost as a whole.
-        peak = tiles.abs().amax(0)
-        unit = torch.where(peak > 0, peak, 1.0)
-        tiles = tiles / unit
+        unit = _unit(tiles)
+        if unit != 1:
+            tiles = tiles / unit
         mean = (tiles.mean(0) * unit).clamp(-_MOST, _MOST).to(torch.bfloat16)
+        tiles = tiles - mean.to(torch.float32) / unit
+        # All waves together are as long as the tile.
+        length = torch.linalg.vector_norm(tiles, dim=0) / math.sqrt(tiling.size)
+        scale = (length * unit).clamp(max=_MOST).to(torch.bfloat16)
+        whole = torch.isfinite(length)  # a tile with a value that is not finite is lost as a whole
+        factor = torch.where(scale > 0, (scale.to(torch.float32) / unit).reciprocal(), 0.0)
+        waves = _waves(tiling.tall, tiling.wide, x.device)
+        sigmas = _sigmas(waves, tiles, factor, whole)
+        bits = _shared(sigmas, self._total(tiling))
+        used = torch.tensor([k for k, width in enumerate(bits) if width], device=x.device)
         with torch.autocast(x.device.type, enabled=False):
-            waves = _waves(tiling.tall, tiling.wide, x.device) @ (tiles - mean / unit)
-        scale = (waves.square().mean(0).sqrt() * unit).clamp(max=_MOST).to(torch.bfloat16)
-        waves = waves * torch.where(scale > 0, unit / scale, 0.0)
-        whole = torch.isfinite(scale)
-        waves = torch.where(whole, waves, 0.0)
-        sigmas = (waves.square().sum(1) / whole.sum().clamp(min=1)).sqrt().to(torch.bfloat16)
-        share = _shared(sigmas, self._total(tiling))
-        sigma = sigmas.to(torch.float32)[:, None]
-        codes = codes_of(torch.where(sigma > 0, waves / sigma, 0.0), share)
-        wave, place = _slots(share, self._total(tiling))
-        bits = (codes.index_select(0, wave) >> place[:, None]) & 1
-        packed = kernels_for(x.device).pack(bits.view(-1), 1)
+            found = torch.where(whole, (waves[used] @ tiles) * factor, 0.0)
+        sigma = sigmas[used].to(torch.float32)[:, None]
+        codes = codes_of(torch.where(sigma > 0, found / sigma, 0.0), [width for width in bits if width])
+        wave, place = _slots(bits, x.device)
+        planes = (codes.index_select(0, wave) >> place[:, None]) & 1
+        packed = kernels_for(x.device).pack(planes.view(-1), 1)
         return [to_bytes(sigmas), to_bytes(torch.stack([torch.where(whole, mean, torch.nan), scale])), packed]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         tiling = Tiling.of(shape, self.side)
         sigmas = from_bytes(sections[0], torch.bfloat16)
         mean, scale = from_bytes(sections[1], torch.bfloat16).to(torch.float32).view(2, -1)
-        share = _shared(sigmas, self._total(tiling))
-        wave, place = _slots(share, self._total(tiling))
-        bits = kernels_for(scale.device).unpack(sections[2], wave.numel() * tiling.count, 1).view(-1, tiling.count)
-        codes = torch.zeros(tiling.size, tiling.count, dtype=torch.int32, device=scale.device)
-        codes.index_add_(0, wave, bits.to(torch.int32) << place[:, None].to(torch.int32))
-        waves = numbers_of(codes, share) * sigmas.to(torch.float32)[:, None]
-        with torch.autocast(scale.device.type, enabled=False):
-            tiles = _waves(tiling.tall, tiling.wide, scale.device).T @ waves
+        device = scale.device
+        bits = _shared(sigmas, self._total(tiling))
+        used = torch.tensor([k for k, width in enumerate(bits) if width], device=device)
+        wave, place = _slots(bits, device)
+        planes = kernels_for(device).unpack(sections[2], wave.numel() * tiling.count, 1).view(-1, tiling.count)
+        codes = torch.zeros(used.numel(), tiling.count, dtype=torch.int32, device=device)
+        codes.index_add_(0, wave, planes.to(torch.int32) << place[:, None].to(torch.int32))
+        found = numbers_of(codes, [width for width in bits if width]) * sigmas[used].to(torch.float32)[:, None]
+        with torch.autocast(device.type, enabled=False):
+            tiles = _waves(tiling.tall, tiling.wide, device)[used].T @ found
         # Halves cannot overflow where a sum can.
         most = torch.finfo(torch.float32).max / 2
-        tiles = (tiles * (scale / 2) + mean / 2).clamp_(-most, most) * 2
+        tiles = tiles.mul_(scale / 2).add_(mean / 2).clamp_(-most, most).mul_(2)
         return restored(tiling.joined(tiles).view(-1), shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
@@ -96,23 +106,42 @@ class Cosine(Coder):
         return min(MOST_BITS * tiling.size, max(1, round(self.bits * tiling.size)))
 
 
-def _shared(sigmas: Tensor, total: int) -> Tensor:
+def _unit(tiles: Tensor) -> float:
+    """Tells the power of two to compute in, so that squares stay in their type's range; 1 most of the time."""
+    low, high = (abs(float(end)) for end in torch.aminmax(tiles))
+    if not math.isfinite(low + high):
+        finite = torch.nan_to_num(tiles, nan=0.0, posinf=0.0, neginf=0.0)
+        low, high = (abs(float(end)) for end in torch.aminmax(finite))
+    peak = max(low, high)
+    return 1.0 if peak == 0 or 1 / _RANGE < peak < _RANGE else math.ldexp(1.0, max(-126, math.frexp(peak)[1] - 1))
+
+
+def _sigmas(waves: Tensor, tiles: Tensor, factor: Tensor, whole: Tensor) -> Tensor:
+    """Measures how far each wave goes, over tiles of length 1."""
+    some = slice(None, None, max(1, tiles.shape[1] // _SAMPLE))
+    with torch.autocast(tiles.device.type, enabled=False):
+        found = waves @ (tiles[:, some] * factor[some])
+    found = torch.where(whole[some], found, 0.0)
+    return (found.square().sum(1) / whole[some].sum().clamp(min=1)).sqrt().to(torch.bfloat16)
+
+
+def _shared(sigmas: Tensor, total: int) -> list[int]:
     """Shares the bits of a tile among its waves, one by one to the wave whose error each makes the least of.
 
     It depends on what is sent alone, on numbers that are rounded once: both ends find the same.
     """
-    known = torch.nan_to_num(sigmas.to(torch.float32), nan=0.0, posinf=0.0).clamp(min=0, max=1e15)
-    gains = known.square()[:, None] * gain_table(sigmas.device)
-    order = torch.sort(gains.view(-1), descending=True, stable=True).indices[:total]
-    won = torch.zeros(sigmas.numel(), dtype=torch.int64, device=sigmas.device)
-    return won.index_add_(0, order // MOST_BITS, torch.ones_like(order))
+    known = torch.nan_to_num(sigmas.cpu().to(torch.float32), nan=0.0, posinf=0.0).clamp(min=0, max=1e15)
+    gains = known.square()[:, None] * GAINS
+    winners = torch.sort(gains.view(-1), descending=True, stable=True).indices[:total] // MOST_BITS
+    return torch.bincount(winners, minlength=known.numel()).tolist()
 
 
-def _slots(share: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Lists the bits of a tile in the order in which they are sent: the wave of each, and its place in the code."""
-    wave = torch.repeat_interleave(torch.arange(share.numel(), device=share.device), share, output_size=total)
-    first = share.cumsum(0) - share
-    return wave, (torch.arange(total, device=share.device) - first[wave]).to(torch.uint8)
+def _slots(bits: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists the bits of a tile as they are sent: the wave of each, of those with bits, and its place in a code."""
+    widths = [width for width in bits if width]
+    waves = [wave for wave, width in enumerate(widths) for _ in range(width)]
+    places = [place for width in widths for place in range(width)]
+    return torch.tensor(waves, device=device), torch.tensor(places, dtype=torch.uint8, device=device)
 
 
 @cache

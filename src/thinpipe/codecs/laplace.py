@@ -36,38 +36,31 @@ def cells(bits: int) -> tuple[tuple[float, ...], float]:
     return levels, 1 - sum(part * level**2 for part, level in zip(share, levels, strict=True))
 
 
-@cache
-def level_table(device: torch.device) -> Tensor:
-    """Makes the table of all levels: row B has those of codes of B bits, and row 0 zeros."""
-    table = torch.zeros(MOST_BITS + 1, 1 << MOST_BITS, dtype=torch.float64)
-    for bits in range(1, MOST_BITS + 1):
-        above = torch.tensor(cells(bits)[0], dtype=torch.float64)
-        table[bits, : 1 << bits] = torch.cat([-above.flip(0), above])
-    return table.to(device, torch.float32)
-
-
-@cache
-def gain_table(device: torch.device) -> Tensor:
-    """Makes the table of what each further bit takes off the mean squared error, for a deviation of 1."""
+def _gains() -> Tensor:
     errors = [1.0, *(cells(bits)[1] for bits in range(1, MOST_BITS + 1))]
-    return torch.tensor([a - b for a, b in pairwise(errors)], device=device)
+    return torch.tensor([before - after for before, after in pairwise(errors)])
 
 
-@cache
-def bend_table(device: torch.device) -> Tensor:
-    """Makes the table of bends by bits."""
-    return torch.tensor(BENDS, device=device)
+GAINS = _gains()
+"""What each further bit takes off the mean squared error, for a deviation of 1."""
 
 
-def codes_of(x: Tensor, bits: Tensor) -> Tensor:
-    """Finds the codes of numbers whose rows have a deviation of 1, so many bits for each row."""
-    bent = 1 - torch.exp(x.abs() * -bend_table(x.device)[bits][:, None])
-    half = torch.exp2(bits.to(torch.float32) - 1)[:, None]
-    place = torch.floor((torch.copysign(bent, x) + 1) * half)
-    return torch.minimum(place.clamp_(min=0), (2 * half - 1).clamp(min=0)).to(torch.uint8)
+def codes_of(x: Tensor, bits: list[int]) -> Tensor:
+    """Finds the codes of numbers whose rows have a deviation of 1, so many bits for each row; x is changed."""
+    bends = torch.tensor([-BENDS[width] for width in bits], device=x.device)[:, None]
+    half = torch.tensor([float(1 << (width - 1)) for width in bits], device=x.device)[:, None]
+    # 2**(B - 1) cells on either side: those below 0 count backwards.
+    cell = torch.expm1(x.abs().mul_(bends)).mul_(-half).clamp_(max=half - 1).floor_()
+    return torch.where(x < 0, half - 1 - cell, half + cell).to(torch.uint8)
 
 
-def numbers_of(codes: Tensor, bits: Tensor) -> Tensor:
+def numbers_of(codes: Tensor, bits: list[int]) -> Tensor:
     """Looks up the levels of codes, so many bits for each row."""
-    table = level_table(codes.device)
-    return table.view(-1)[codes.to(torch.int32) + (bits.to(torch.int32) << MOST_BITS)[:, None]]
+    tables: list[float] = []
+    firsts: list[int] = []
+    for width in bits:
+        above = cells(width)[0]
+        firsts.append(len(tables))
+        tables += [*(-level for level in reversed(above)), *above]
+    rows = torch.tensor(firsts, dtype=torch.int32, device=codes.device)[:, None]
+    return torch.tensor(tables, device=codes.device)[codes.to(torch.int32) + rows]

@@ -15,7 +15,7 @@ _TEXTS = "thinpipe\\[data,hf]; the data set; RoBERTa-base, or --encoder; a GPU"
 _BITS = {"sort:12+4": 0.5, "sort:9+3": 0.375, "sort:6+2": 0.25, "sort:3+1": 0.125}
 _OURS = (("block:4", "block"), ("had:4", "had"), ("had:3", "had"), ("block:2/32", "block"), ("had:2", "had"))
 _OURS_FOR_IMAGES = (*_OURS, *((f"dct:{bits}", "dct") for bits in ("4", "2", "1", "0.5/dct:0.02", "0.25")))
-"""Waves are for images, of words neighbours are not alike. A pool behind the second cut needs the means of planes alone."""
+"""Waves are for images, whose neighbours are alike. A pool behind the second cut needs no more than means of planes."""
 
 
 def _rows(

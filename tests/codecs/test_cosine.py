@@ -133,6 +133,7 @@ def test_codes_err_as_their_table_says_and_keep_the_mean(bits):
 def test_bits_may_be_a_fraction_and_are_checked():
     assert codec("dct:.5").spec == "dct:0.5/16"
     assert codec("dct:2/8").spec == "dct:2/8"
+    assert codec("dct:0.123456789").spec == "dct:0.123456789/16"
     for wrong in ("dct:0", "dct:9", "dct:0.001", "dct:x", "dct:1e2", "dct:1/1", "dct:1/33"):
         with pytest.raises(SpecError):
             codec(wrong)

@@ -50,7 +50,7 @@ class Cosine(Coder):
         self.side = side
 
     def __str__(self) -> str:
-        return f"dct:{self.bits:g}/{self.side}"
+        return f"dct:{self.bits:.12g}/{self.side}"
 
     def pack(self, x: Tensor) -> list[Tensor]:
         tiling = Tiling.of(x.shape, self.side)

@@ -187,6 +187,17 @@ def test_each_cut_has_the_codec_that_the_row_says(trained):
     assert row["float32_ratio"] == pytest.approx(row["ratio"], rel=1e-6)
 
 
+def test_gradients_may_have_a_codec_of_their_own(trained, folder):
+    trained("sortquant-cifar10")
+    one, both = (
+        json.loads((folder / "sortquant-cifar10" / f"{row}-seed0.json").read_text())
+        for row in ("dct0.9-dct0.02-back-dct0.02", "dct1")
+    )
+    assert (one["settings"]["codec"], one["settings"]["grad_codec"]) == ("dct:0.9/dct:0.02", "dct:0.02")
+    assert "grad_codec" not in both["settings"], "what is the same both ways is said once"
+    assert one["float32_ratio"] < both["float32_ratio"]
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_something_is_learned_even_so(name, trained):
     for entries in trained(name)[0]["rows"]:

@@ -13,7 +13,8 @@ from thinpipe.reproduce.training.table import DOCUMENTS, Table
 from thinpipe.train import resolved
 
 _MEANING = (
-    "Activations and gradients are packed alike, in training and in tests. Of float32: bytes that crossed the cuts, "
+    "Activations and gradients are packed alike where a row says no more, "
+    "in training and in tests. Of float32: bytes that crossed the cuts, "
     "both ways and with their headers, over those of the tensors in float32, before any bottleneck. Mean and standard "
     "deviation over seeds, after the last epoch; kB a sample are those of training.",
     "To none: what a row has more than `none` with the same seed and settings, in points, mean and standard deviation; "

@@ -107,7 +107,7 @@ def _panels(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> _Panels:
             if each.row.cut == DOCUMENTS and point is not None:
                 name = names.setdefault(each.row.work.recipe, each.row.work.label)
                 about = name, "; ".join(stand_ins(each.records))
-                found.setdefault(about, {}).setdefault((each.row.codec, each.row.learned), point)
+                found.setdefault(about, {}).setdefault((each.row.both, each.row.learned), point)
     return {about: list(points.values()) for about, points in found.items()}
 
 

@@ -31,7 +31,7 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
     return [
         ("trained", lambda each: each.row.work.label) if len({each.row.work.label for each in rows}) > 1 else None,
         ("row", lambda each: each.row.name),
-        ("codec", lambda each: each.row.codec),
+        ("codec", lambda each: each.row.both),
         ("cut", lambda each: each.row.cut) if any(each.row.cut != DOCUMENTS for each in rows) else None,
         ("bottlenecks", bottlenecks) if any(each.row.learned is not None for each in rows) else None,
         ("of float32", lambda each: figure(each.mean("float32_ratio"), "{:.4f}")),

@@ -96,7 +96,7 @@ class Job:
         settings = Settings(
             stages=STAGES,
             codec=row.packs,
-            grad_codec=row.packs,
+            grad_codec=row.packs_back,
             compile=ask.compile or None,
             device=ask.device,
         ).verify()
@@ -124,6 +124,7 @@ class Job:
             "codec": self.row.codec,
             "codec_cut_1": first,
             "codec_cut_2": second,
+            **({} if self.row.gradients is None else {"grad_codec": self.row.gradients}),
             "cut": self.row.cut,
             "stages": STAGES,
             "seed": self.seed,

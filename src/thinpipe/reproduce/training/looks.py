@@ -19,6 +19,7 @@ LOOKS = {
     "downsample": Look(colour="#e58a7b", shape="square"),
     "had": Look(colour="#2f78bf", shape="circle"),
     "dct": Look(colour="#17406d", shape="circle"),
+    "dct, less back": Look(colour="#7b3fa0", shape="circle"),
     "block": Look(colour="#2aa7a0", shape="circle"),
     "conv": Look(colour="#3f9a45", shape="diamond"),
     "linear": Look(colour="#3f9a45", shape="diamond"),

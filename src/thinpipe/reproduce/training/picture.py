@@ -103,7 +103,7 @@ def label(row: Row, ratio: float) -> str:
         row: which.
         ratio: bytes over those of float32.
     """
-    codec = row.codec if row.learned is None else f"{1 / ratio:.0f}x"
+    codec = row.both if row.learned is None else f"{1 / ratio:.0f}x"
     return codec if row.cut == DOCUMENTS else f"{codec}, {row.cut}"
 
 

@@ -187,7 +187,7 @@ def _twins(job: Job, folder: Path) -> Iterator[Path]:
     own = job.row
     for table in TABLES.values():
         for row in table.cut_at((own.cut,)):
-            alike = (row.work.recipe, row.codec, row.learned) == (own.work.recipe, own.codec, own.learned)
+            alike = (row.work.recipe, row.both, row.learned) == (own.work.recipe, own.both, own.learned)
             if alike and table is not job.table:
                 yield folder / table.name / f"{row.name}-seed{job.seed}.json"
 

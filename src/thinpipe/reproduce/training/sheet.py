@@ -12,7 +12,8 @@ from thinpipe.reproduce.training.table import NONE, Published, Table
 MEASURES = {"accuracy": "accuracy, %", "mcc": "MCC x 100"}
 _SKIPPED = "skipped"
 _HOW = (
-    "Activations and gradients are packed alike, in training and in tests. Ratio: bytes that crossed the cuts, both "
+    "Activations and gradients are packed alike where a row says no more, "
+    "in training and in tests. Ratio: bytes that crossed the cuts, both "
     "ways and with their headers, over those of the tensors as they were, before any bottleneck; of float32: over what "
     "they would be in that, which is how the documents count. Mean and standard deviation over seeds, after the last "
     "epoch and of the best."

@@ -100,11 +100,12 @@ class Row:
 
     Args:
         work: what it trains.
-        codec: packs activations and gradients alike; as ``power:3/power:7`` one for each cut.
+        codec: packs activations, and gradients alike; as ``power:3/power:7`` one for each cut.
         series: the line in the plot that it is a point of.
         published: the documents' figures (default: they have none).
         cut: where the model is cut.
         learned: bottlenecks, on top of which the codec is (default: there are none).
+        gradients: packs gradients (default: what packs activations).
     """
 
     work: Work
@@ -113,13 +114,21 @@ class Row:
     published: Published = field(default_factory=Published)
     cut: str = DOCUMENTS
     learned: Learned | None = None
+    gradients: str | None = None
 
     @property
     def name(self) -> str:
         """Of the row."""
         codec = "" if self.learned is not None and self.codec == NONE else _named(self.codec)
         learned = "" if self.learned is None else self.learned.name
-        return "-".join(filter(None, (self.work.prefix, learned, codec, "" if self.cut == DOCUMENTS else self.cut)))
+        back = "" if self.gradients is None else f"back-{_named(self.gradients)}"
+        cut = "" if self.cut == DOCUMENTS else self.cut
+        return "-".join(filter(None, (self.work.prefix, learned, codec, back, cut)))
+
+    @property
+    def both(self) -> str:
+        """What packs activations and, if it is something else, gradients."""
+        return self.codec if self.gradients is None else f"{self.codec}, back {self.gradients}"
 
     @property
     def codecs(self) -> tuple[str, str]:
@@ -131,6 +140,11 @@ class Row:
     def packs(self) -> str | None:
         """What is told whoever trains; None where tensors cross as they are."""
         return None if self.codec == NONE else self.codec
+
+    @property
+    def packs_back(self) -> str | None:
+        """The same of gradients."""
+        return self.packs if self.gradients is None else self.gradients
 
     def at(self, cut: str) -> Row:
         """Returns the row with the model cut elsewhere, of which the documents say nothing."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -68,12 +68,12 @@ class Cosine(Coder):
         waves = _waves(tiling.tall, tiling.wide, x.device)
         sigmas = _sigmas(waves, tiles, factor, whole)
         bits = _shared(sigmas, self._total(tiling))
-        used = torch.tensor([k for k, width in enumerate(bits) if width], device=x.device)
+        used, widths = _used(bits, x.device)
         with torch.autocast(x.device.type, enabled=False):
             found = torch.where(whole, (waves[used] @ tiles) * factor, 0.0)
         sigma = sigmas[used].to(torch.float32)[:, None]
-        codes = codes_of(torch.where(sigma > 0, found / sigma, 0.0), [width for width in bits if width])
-        wave, place = _slots(bits, x.device)
+        codes = codes_of(torch.where(sigma > 0, found / sigma, 0.0), widths)
+        wave, place = _slots(widths, x.device)
         planes = (codes.index_select(0, wave) >> place[:, None]) & 1
         packed = kernels_for(x.device).pack(planes.view(-1), 1)
         return [to_bytes(sigmas), to_bytes(torch.stack([torch.where(whole, mean, torch.nan), scale])), packed]
@@ -84,12 +84,12 @@ class Cosine(Coder):
         mean, scale = from_bytes(sections[1], torch.bfloat16).to(torch.float32).view(2, -1)
         device = scale.device
         bits = _shared(sigmas, self._total(tiling))
-        used = torch.tensor([k for k, width in enumerate(bits) if width], device=device)
-        wave, place = _slots(bits, device)
+        used, widths = _used(bits, device)
+        wave, place = _slots(widths, device)
         planes = kernels_for(device).unpack(sections[2], wave.numel() * tiling.count, 1).view(-1, tiling.count)
         codes = torch.zeros(used.numel(), tiling.count, dtype=torch.int32, device=device)
         codes.index_add_(0, wave, planes.to(torch.int32) << place[:, None].to(torch.int32))
-        found = numbers_of(codes, [width for width in bits if width]) * sigmas[used].to(torch.float32)[:, None]
+        found = numbers_of(codes, widths) * sigmas[used].to(torch.float32)[:, None]
         with torch.autocast(device.type, enabled=False):
             tiles = _waves(tiling.tall, tiling.wide, device)[used].T @ found
         # Halves cannot overflow where a sum can.
@@ -108,11 +108,11 @@ class Cosine(Coder):
 
 def _unit(tiles: Tensor) -> float:
     """Tells the power of two to compute in, so that squares stay in their type's range; 1 most of the time."""
-    low, high = (abs(float(end)) for end in torch.aminmax(tiles))
-    if not math.isfinite(low + high):
+    low, high = torch.stack(torch.aminmax(tiles)).tolist()  # both at once: a GPU is waited for
+    if not math.isfinite(low) or not math.isfinite(high):
         finite = torch.nan_to_num(tiles, nan=0.0, posinf=0.0, neginf=0.0)
-        low, high = (abs(float(end)) for end in torch.aminmax(finite))
-    peak = max(low, high)
+        low, high = torch.stack(torch.aminmax(finite)).tolist()
+    peak = max(abs(low), abs(high))
     return 1.0 if peak == 0 or 1 / _RANGE < peak < _RANGE else math.ldexp(1.0, max(-126, math.frexp(peak)[1] - 1))
 
 
@@ -136,15 +136,19 @@ def _shared(sigmas: Tensor, total: int) -> list[int]:
     return torch.bincount(winners, minlength=known.numel()).tolist()
 
 
-def _slots(bits: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+def _used(bits: list[int], device: torch.device) -> tuple[Tensor, list[int]]:
+    """Lists the waves that have bits, and how many each has."""
+    return torch.tensor([k for k, width in enumerate(bits) if width], device=device), [w for w in bits if w]
+
+
+def _slots(widths: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Lists the bits of a tile as they are sent: the wave of each, of those with bits, and its place in a code."""
-    widths = [width for width in bits if width]
     waves = [wave for wave, width in enumerate(widths) for _ in range(width)]
     places = [place for width in widths for place in range(width)]
     return torch.tensor(waves, device=device), torch.tensor(places, dtype=torch.uint8, device=device)
 
 
-@cache
+@lru_cache(maxsize=16)  # few: whoever sends packets chooses the sizes of tiles
 def _waves(tall: int, wide: int, device: torch.device) -> Tensor:
     """Makes the matrix whose rows are the waves of a tile, each of length 1."""
     return torch.kron(_line(tall), _line(wide)).to(device, torch.float32)

@@ -1,7 +1,7 @@
 """The kernel that turns matrices on NVIDIA GPUs; same function and same values as ``reference.turned``.
 
 A program reads a tile along its rows and writes it along its columns, both of neighbours in memory. PyTorch's own copy
-reads neighbours or writes them, not both, and takes four times as long.
+reads neighbours or writes them, not both.
 """
 
 from __future__ import annotations

@@ -172,7 +172,8 @@ class Pipe(nn.Module):
         """Compiles every stage by itself, with the arguments of ``torch.compile``; in later balances, too.
 
         What is between the stages stays as it is: threads, streams and codecs are nothing that a compiler could join.
-        Stages on CPU cores that have several micro-batches run as they are, as long as their random numbers are led.
+        One shape is compiled, the first that comes, unless ``dynamic=True``. Stages on CPU cores that have several
+        micro-batches run as they are, as long as their random numbers are led.
         """
         self._compiling = (args, kwargs)
         if self.balance is not None:

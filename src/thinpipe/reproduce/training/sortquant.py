@@ -33,7 +33,7 @@ _OURS = (
     _Own("had:2", "had"),
 )
 # Waves are for images, whose neighbours are alike. A pool behind the second cut needs no more than the means of planes;
-# and of gradients that the first layer alone gets, the means of tiles are nearly all that it needs.
+# and of gradients that the first layer alone gets, the means of tiles come nearest to what it needs.
 _OURS_FOR_IMAGES = (
     *_OURS,
     _Own("dct:4", "dct"),

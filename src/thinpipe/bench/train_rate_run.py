@@ -19,18 +19,20 @@ from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.sheet import ratio
 from thinpipe.bench.train_rate import BENCH, ONE_DEVICE, Plan, Row
 from thinpipe.errors import ThinpipeError
-from thinpipe.reproduce.training.ask import reads_texts
+from thinpipe.reproduce.training.ask import encoder_stand_in, reads_texts
 from thinpipe.reproduce.training.crossed import Crossed
 from thinpipe.reproduce.training.figures import CROSSED, Ran
 from thinpipe.reproduce.training.run import PATIENCE, RowError
 from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.train.data import Data
+from thinpipe.train.files import TINY
 from thinpipe.train.in_process import InProcess
 from thinpipe.train.log import Origin, RunFolder
 from thinpipe.train.loop import Loop, Watcher
 from thinpipe.train.parts import data as data_of
 from thinpipe.train.parts import loss
 from thinpipe.train.progress import Several, watching
+from thinpipe.train.recipe import Recipe
 from thinpipe.train.stop import Stop
 from thinpipe.train.ways import trainer_of
 
@@ -193,8 +195,15 @@ def record_of(plan: Plan, row: Row, timed: Timed, alone: Record | None) -> Recor
         },
         Machine.current(*(("transformers",) if reads_texts(recipe.name) else ())),
         row=f"{recipe.name}-{row.file}",
-        notes=[*timed.ran.notes(), *_other_data(plan, timed.ran)],
+        notes=[*timed.ran.notes(), *_other_model(recipe), *_other_data(plan, timed.ran)],
     )
+
+
+def _other_model(recipe: Recipe) -> Iterator[str]:
+    """Says what stands in for a pretrained encoder."""
+    told = encoder_stand_in(recipe) if reads_texts(recipe.name) and recipe.model != TINY else None
+    if told is not None:
+        yield told
 
 
 def _other_data(plan: Plan, ran: Ran) -> Iterator[str]:

@@ -16,7 +16,7 @@ _NOTES = [
     "to the last saved state.",
     "of one device: samples/s over that of the row one-device of the same command; in brackets the same of steady.",
     "accuracy: after the last epoch, and the best after any. Ratio: bytes that crossed the cuts, both ways and in "
-    "tests, too, over those of the tensors as they were.",
+    "tests, too, over those of the tensors as they were. kB a sample are those of training.",
 ]
 _MEMORY = "Peak memory: what was allocated, in brackets what was reserved; samples that are kept on the GPU are in it."
 
@@ -25,7 +25,7 @@ def train_rate_sheet(records: Sequence[Record]) -> Sheet:
     """Shows the rows of one recipe."""
     recipe = records[0].settings["recipe"]["name"]
     correlated = any(record.results["mcc"] is not None for record in records)
-    heads = [*_HEADS, *(["MCC x 100"] if correlated else []), "ratio", "peak memory"]
+    heads = [*_HEADS, *(["MCC x 100"] if correlated else []), "ratio", "kB a sample", "peak memory"]
     lines = [_cells(record, correlated=correlated) for record in records]
     bars = {record.settings["row"]: {"samples/s": record.results["samples_per_second"]} for record in records}
     on_gpu = any(record.results["allocated_gib"] is not None for record in records)
@@ -61,6 +61,7 @@ def _cells(record: Record, *, correlated: bool) -> list[str]:
         _figure(results["best_accuracy"], "{:.2%}"),
         *([_hundredfold(results["mcc"])] if correlated else []),
         _figure(results["ratio"], "{:.4f}"),
+        _figure(_kilobytes(results["bytes_per_sample"]), "{:,.1f}"),
         _beside(results["allocated_gib"], results["reserved_gib"], "{:.2f} GiB"),
     ]
 
@@ -77,6 +78,10 @@ def _work(record: Record) -> str:
 
 def _figure(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
+
+
+def _kilobytes(size: float | None) -> float | None:
+    return None if size is None else size / 1000
 
 
 def _beside(value: float | None, other: float | None, form: str) -> str:

@@ -147,14 +147,23 @@ class Job:
             return f"stand-in: a small network on handwritten digits, not {self.row.work.label}" if self.tiny else None
         if self.tiny:
             return "stand-in: a tiny random encoder on made-up texts, not RoBERTa-base"
-        folder, found = encoder_folder(self.recipe), settings_of(self.recipe)
-        if any(found.get(name) != value for name, value in _ROBERTA.items()):
-            # A folder may be called anything; many a config.json says what its model was called.
-            name = str(found.get("_name_or_path") or folder.resolve()).rstrip("/").rpartition("/")[2]
-            return f"stand-in: {name:.60}, not RoBERTa-base"
-        return None if weight_files(folder) else "stand-in: RoBERTa-base with random weights, not pretrained"
+        return encoder_stand_in(self.recipe)
 
 
 def reads_texts(recipe: str) -> bool:
     """Tells whether a recipe trains an encoder of texts."""
     return "max_length" in subject_of(recipe).uses
+
+
+def encoder_stand_in(recipe: Recipe) -> str | None:
+    """Says what a recipe trains in place of a pretrained RoBERTa-base; None if that is what it trains.
+
+    Raises:
+        RecipeError: the encoder is not there.
+    """
+    folder, found = encoder_folder(recipe), settings_of(recipe)
+    if any(found.get(name) != value for name, value in _ROBERTA.items()):
+        # A folder may be called anything; many a config.json says what its model was called.
+        name = str(found.get("_name_or_path") or folder.resolve()).rstrip("/").rpartition("/")[2]
+        return f"stand-in: {name:.60}, not RoBERTa-base"
+    return None if weight_files(folder) else "stand-in: RoBERTa-base with random weights, not pretrained"

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from codec_support import SPECS, raw, tensor_of, tensors
 from thinpipe import codec
+from thinpipe.codecs.laplace import tables
 from thinpipe.kernels import REFERENCE, cpu_kernels, using
 from thinpipe.kernels.planes import packed_size
 from thinpipe.kernels.reference import grids_between
@@ -225,6 +226,34 @@ def test_rotated_blocks_that_nobody_encoded_are_decoded_alike(n, bits, log_group
     codes = torch.randint(0, 256, (packed_size(blocks << log_group, bits),), generator=generator).to(torch.uint8)
     ours, plain = (k.hadamard_decode(meta, codes, n, bits, 2**log_group) for k in (CPU, REFERENCE))
     torch.testing.assert_close(ours, plain, rtol=0, atol=0, equal_nan=True)
+
+
+@many
+@given(
+    widths=st.lists(few_bits, min_size=1, max_size=6),
+    columns=st.one_of(st.integers(1, 40), st.sampled_from([1016, 1024, 1025, 2056])),
+    seed=st.integers(0, 999),
+)
+def test_waves_are_alike(widths, columns, seed):
+    """Numbers at the edges of cells, and some that are not finite, among them."""
+    generator = torch.Generator().manual_seed(seed)
+    edges, levels = tables(torch.device("cpu"))
+    rows = torch.randn(len(widths), columns, generator=generator) * 2
+    chosen = torch.randint(0, 256, rows.shape, generator=generator)
+    odd = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])[chosen % 4]
+    rows = torch.where(chosen < 40, edges[chosen], torch.where(chosen > 250, odd, rows))
+    factor = torch.where(torch.rand(columns, generator=generator) < 0.5, 1.0, torch.randn(columns, generator=generator))
+    told = torch.tensor(widths, dtype=torch.int32)
+    (packed,) = same("waves_encode", rows, factor, told, edges, sum(widths))
+    same("waves_decode", packed, torch.randn(len(widths), generator=generator), told, levels, columns)
+
+
+def test_waves_of_many_columns_are_alike_on_several_threads():
+    edges, levels = tables(torch.device("cpu"))
+    told = torch.tensor([8, 1, 2, 5, 4], dtype=torch.int32)
+    rows, factor = torch.randn(5, 480_000) * 2, torch.rand(480_000)
+    (packed,) = same("waves_encode", rows, factor, told, edges, 20, threads=2)
+    same("waves_decode", packed, torch.rand(5), told, levels, 480_000, threads=2)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -28,9 +28,16 @@ def turn(there, back, *, bounded=False):
     return "gpu_turn", "_turn", types, {"BOUNDED": bounded, "ROWS": 64, "COLUMNS": 64}, {}
 
 
+WAVES = {
+    "factor": "*fp32", "scales": "*fp32", "levels": "*fp32", "row": "*i32", "place": "*i32", "widths": "*i32",
+    "first": "*i32", "size": "i64",
+}  # fmt: skip
+
 CASES = [
     *(rotated(kernel, bits, group) for kernel in ("_encode", "_decode") for bits, group in ((4, 128), (1, 16))),
     *(rotated(kernel, 7, 256) for kernel in ("_encode", "_decode")),
+    ("gpu_waves", "_encode", WAVES | {"out": "*u8"}, {"ROWS": 256}, {}),
+    ("gpu_waves", "_decode", WAVES | {"out": "*fp32"}, {"COLUMNS": 1024}, {}),
     turn("*bf16", "*fp32"),
     turn("*fp32", "*bf16", bounded=True),
 ]

@@ -10,6 +10,7 @@ import warnings
 
 import torch
 
+from thinpipe.codecs.laplace import tables
 from thinpipe.kernels import REFERENCE, gpu_kernels
 
 SIZES = (1, 300, 2049)
@@ -87,6 +88,13 @@ def compare(device):
                 if x.numel() % abs(shape[0] * shape[1] * shape[2]) == 0:
                     case(f"{name} {shape} {dtype}", "turned", x.view(shape), dtype)
                     case(f"{name} {shape} from {dtype}", "turned", x.view(shape).to(dtype), torch.float32)
+    edges, levels = (table.to(device) for table in tables(torch.device("cpu")))
+    for count in (1, 8, 333, 2049):
+        widths = torch.tensor([8, 1, 3, 2, 5], dtype=torch.int32, device=device)
+        x, factor = (torch.randn(5, count) * 2).to(device), torch.randn(count).to(device)
+        x[1, count // 2], x[3, count // 3], x[0, 0] = torch.nan, -torch.inf, edges[128 + 77] / factor[0]
+        packed = case(f"of {count}", "waves_encode", x, factor, widths, edges, 19)
+        case(f"of {count}", "waves_decode", packed, torch.randn(5).to(device), widths, levels, count)
     case("many tiles", "turned", torch.randn(2, 200, 130, device=device), torch.float16)
     # Several tiles, and many equal values at both ends.
     x = torch.nn.functional.relu6(torch.randn(40_001) * 4).to(device)

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
-from thinpipe.codecs.laplace import GAINS, MOST_BITS, codes_of, numbers_of
+from thinpipe.codecs.laplace import MOST_BITS, tables
+from thinpipe.codecs.share import Share
 from thinpipe.codecs.tiles import Tiling
 from thinpipe.kernels import kernels_for
 from thinpipe.kernels.planes import packed_size
@@ -58,40 +59,34 @@ class Cosine(Coder):
         unit = _unit(tiles)
         if unit != 1:
             tiles = tiles / unit
-        mean = (tiles.mean(0) * unit).clamp(-_MOST, _MOST).to(torch.bfloat16)
-        tiles = tiles - mean.to(torch.float32) / unit
+        mean = (tiles.mean(1) * unit).clamp(-_MOST, _MOST).to(torch.bfloat16)
+        tiles = tiles - (mean.to(torch.float32) / unit)[:, None]
         # All waves together are as long as the tile.
-        length = torch.linalg.vector_norm(tiles, dim=0) / math.sqrt(tiling.size)
+        length = torch.linalg.vector_norm(tiles, dim=1) / math.sqrt(tiling.size)
         scale = (length * unit).clamp(max=_MOST).to(torch.bfloat16)
         whole = torch.isfinite(length)  # a tile with a value that is not finite is lost as a whole
-        factor = torch.where(scale > 0, (scale.to(torch.float32) / unit).reciprocal(), 0.0)
+        factor = torch.where(whole & (scale > 0), (scale.to(torch.float32) / unit).reciprocal(), 0.0)
         waves = _waves(tiling.tall, tiling.wide, x.device)
         sigmas = _sigmas(waves, tiles, factor, whole)
-        bits = _shared(sigmas, self._total(tiling))
-        used, widths = _used(bits, x.device)
+        share = Share.of(sigmas, self._total(tiling))
+        sigma = sigmas[share.waves].to(torch.float32)[:, None]
         with torch.autocast(x.device.type, enabled=False):
-            found = torch.where(whole, (waves[used] @ tiles) * factor, 0.0)
-        sigma = sigmas[used].to(torch.float32)[:, None]
-        codes = codes_of(torch.where(sigma > 0, found / sigma, 0.0), widths)
-        wave, place = _slots(widths, x.device)
-        planes = (codes.index_select(0, wave) >> place[:, None]) & 1
-        packed = kernels_for(x.device).pack(planes.view(-1), 1)
+            found = torch.where(sigma > 0, waves[share.waves] / sigma, 0.0) @ tiles.T
+        edges, _ = tables(x.device)
+        packed = kernels_for(x.device).waves_encode(found, factor, share.widths, edges, share.total)
         return [to_bytes(sigmas), to_bytes(torch.stack([torch.where(whole, mean, torch.nan), scale])), packed]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         tiling = Tiling.of(shape, self.side)
         sigmas = from_bytes(sections[0], torch.bfloat16)
-        mean, scale = from_bytes(sections[1], torch.bfloat16).to(torch.float32).view(2, -1)
+        mean, scale = from_bytes(sections[1], torch.bfloat16).to(torch.float32).view(2, -1, 1)
         device = scale.device
-        bits = _shared(sigmas, self._total(tiling))
-        used, widths = _used(bits, device)
-        wave, place = _slots(widths, device)
-        planes = kernels_for(device).unpack(sections[2], wave.numel() * tiling.count, 1).view(-1, tiling.count)
-        codes = torch.zeros(used.numel(), tiling.count, dtype=torch.int32, device=device)
-        codes.index_add_(0, wave, planes.to(torch.int32) << place[:, None].to(torch.int32))
-        found = numbers_of(codes, widths) * sigmas[used].to(torch.float32)[:, None]
+        share = Share.of(sigmas, self._total(tiling))
+        sigma = sigmas[share.waves].to(torch.float32)
+        _, levels = tables(device)
+        found = kernels_for(device).waves_decode(sections[2], sigma, share.widths, levels, tiling.count)
         with torch.autocast(device.type, enabled=False):
-            tiles = _waves(tiling.tall, tiling.wide, device)[used].T @ found
+            tiles = found.T @ _waves(tiling.tall, tiling.wide, device)[share.waves]
         # Halves cannot overflow where a sum can.
         most = torch.finfo(torch.float32).max / 2
         tiles = tiles.mul_(scale / 2).add_(mean / 2).clamp_(-most, most).mul_(2)
@@ -118,34 +113,11 @@ def _unit(tiles: Tensor) -> float:
 
 def _sigmas(waves: Tensor, tiles: Tensor, factor: Tensor, whole: Tensor) -> Tensor:
     """Measures how far each wave goes, over tiles of length 1."""
-    some = slice(None, None, max(1, tiles.shape[1] // _SAMPLE))
+    some = slice(None, None, max(1, len(tiles) // _SAMPLE))
     with torch.autocast(tiles.device.type, enabled=False):
-        found = waves @ (tiles[:, some] * factor[some])
-    found = torch.where(whole[some], found, 0.0)
-    return (found.square().sum(1) / whole[some].sum().clamp(min=1)).sqrt().to(torch.bfloat16)
-
-
-def _shared(sigmas: Tensor, total: int) -> list[int]:
-    """Shares the bits of a tile among its waves, one by one to the wave whose error each makes the least of.
-
-    It depends on what is sent alone, on numbers that are rounded once: both ends find the same.
-    """
-    known = torch.nan_to_num(sigmas.cpu().to(torch.float32), nan=0.0, posinf=0.0).clamp(min=0, max=1e15)
-    gains = known.square()[:, None] * GAINS
-    winners = torch.sort(gains.view(-1), descending=True, stable=True).indices[:total] // MOST_BITS
-    return torch.bincount(winners, minlength=known.numel()).tolist()
-
-
-def _used(bits: list[int], device: torch.device) -> tuple[Tensor, list[int]]:
-    """Lists the waves that have bits, and how many each has."""
-    return torch.tensor([k for k, width in enumerate(bits) if width], device=device), [w for w in bits if w]
-
-
-def _slots(widths: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Lists the bits of a tile as they are sent: the wave of each, of those with bits, and its place in a code."""
-    waves = [wave for wave, width in enumerate(widths) for _ in range(width)]
-    places = [place for width in widths for place in range(width)]
-    return torch.tensor(waves, device=device), torch.tensor(places, dtype=torch.uint8, device=device)
+        found = (tiles[some] * factor[some, None]) @ waves.T
+    found = torch.where(whole[some, None], found, 0.0)
+    return (found.square().sum(0) / whole[some].sum().clamp(min=1)).sqrt().to(torch.bfloat16)
 
 
 @lru_cache(maxsize=16)  # few: whoever sends packets chooses the sizes of tiles

@@ -24,11 +24,17 @@ BENDS = (0.0, 0.5, 0.615, 0.57, 0.535, 0.51, 0.495, 0.485, 0.48)
 _RATE = math.sqrt(2)
 
 
+def edges_of(bits: int) -> list[float]:
+    """Computes where the cells above 0 begin, for a deviation of 1."""
+    half = 1 << (bits - 1)
+    return [-math.log(1 - k / half) / BENDS[bits] if k else 0.0 for k in range(half)]
+
+
 @cache
 def cells(bits: int) -> tuple[tuple[float, ...], float]:
     """Computes the levels above 0, for a deviation of 1, and the mean squared error of a code."""
     half = 1 << (bits - 1)
-    edges = [-math.log(1 - k / half) / BENDS[bits] for k in range(half)]
+    edges = edges_of(bits)
     beyond = [math.exp(-_RATE * edge) for edge in edges] + [0.0]
     moment = [(edge + 1 / _RATE) * share for edge, share in zip(edges, beyond, strict=False)] + [0.0]
     share = [beyond[k] - beyond[k + 1] for k in range(half)]
@@ -45,22 +51,16 @@ GAINS = _gains()
 """What each further bit takes off the mean squared error, for a deviation of 1."""
 
 
-def codes_of(x: Tensor, bits: list[int]) -> Tensor:
-    """Finds the codes of numbers whose rows have a deviation of 1, so many bits for each row; x is changed."""
-    bends = torch.tensor([-BENDS[width] for width in bits], device=x.device)[:, None]
-    half = torch.tensor([float(1 << (width - 1)) for width in bits], device=x.device)[:, None]
-    # 2**(B - 1) cells on either side: those below 0 count backwards.
-    cell = torch.expm1(x.abs().mul_(bends)).mul_(-half).clamp_(max=half - 1).floor_()
-    return torch.where(x < 0, half - 1 - cell, half + cell).to(torch.uint8)
+def _tables() -> Tensor:
+    edges, levels = [0.0], [0.0]
+    for bits in range(1, MOST_BITS + 1):
+        edges += edges_of(bits)
+        levels += cells(bits)[0]
+    return torch.tensor([edges, levels])
 
 
-def numbers_of(codes: Tensor, bits: list[int]) -> Tensor:
-    """Looks up the levels of codes, so many bits for each row."""
-    tables: list[float] = []
-    firsts: list[int] = []
-    for width in bits:
-        above = cells(width)[0]
-        firsts.append(len(tables))
-        tables += [*(-level for level in reversed(above)), *above]
-    rows = torch.tensor(firsts, dtype=torch.int32, device=codes.device)[:, None]
-    return torch.tensor(tables, device=codes.device)[codes.to(torch.int32) + rows]
+@cache
+def tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists edges and levels of all widths, those of 2**(B - 1) cells from the place of that number on."""
+    edges, levels = _tables().to(device)
+    return edges, levels

@@ -68,17 +68,17 @@ class Tiling:
         return self.tall * self.wide
 
     def cut(self, x: Tensor) -> Tensor:
-        """Lists the tiles as columns: row k has the k-th element of each."""
+        """Lists the tiles, one a row."""
         x = x.reshape(self.planes, self.height, self.width)
         for dim, size, whole in ((1, self.height, self.rows * self.tall), (2, self.width, self.columns * self.wide)):
             if size < whole:
                 x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
         x = x.view(self.planes, self.rows, self.tall, self.columns, self.wide)
-        return x.permute(2, 4, 0, 1, 3).reshape(self.size, self.count)
+        return x.transpose(2, 3).reshape(self.count, self.size)
 
     def joined(self, tiles: Tensor) -> Tensor:
         """Puts tiles together again; returns planes, contiguous."""
-        x = tiles.view(self.tall, self.wide, self.planes, self.rows, self.columns).permute(2, 3, 0, 4, 1)
+        x = tiles.view(self.planes, self.rows, self.columns, self.tall, self.wide).transpose(2, 3)
         x = x.reshape(self.planes, self.rows * self.tall, self.columns * self.wide)
         return x[:, : self.height, : self.width].contiguous()
 

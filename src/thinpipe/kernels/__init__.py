@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinpipe.kernels import planes, reference, reference_blocks
+from thinpipe.kernels import planes, reference, reference_blocks, reference_waves
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """One set of kernels; ``reference`` and ``reference_blocks`` say what each does."""
+    """One set of kernels; ``reference``, ``reference_blocks`` and ``reference_waves`` say what each does."""
 
     name: str
     pack: Callable[[Tensor, int], Tensor]
@@ -41,6 +41,8 @@ class Kernels:
     hadamard_encode: Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
     hadamard_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
     turned: Callable[[Tensor, torch.dtype], Tensor]
+    waves_encode: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+    waves_decode: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 
 def _of(name: str, *modules: ModuleType) -> Kernels:
@@ -52,7 +54,7 @@ def _of(name: str, *modules: ModuleType) -> Kernels:
     return Kernels(name, *(kernel(field.name) for field in fields(Kernels)[1:]))
 
 
-_PLAIN = (planes, reference, reference_blocks)
+_PLAIN = (planes, reference, reference_blocks, reference_waves)
 REFERENCE = _of("reference", *_PLAIN)
 
 
@@ -61,9 +63,9 @@ def cpu_kernels() -> Kernels:
     """Loads the kernels that numba compiles; the reference where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return REFERENCE
-    from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated, cpu_select
+    from thinpipe.kernels import cpu, cpu_blocks, cpu_rotated, cpu_select, cpu_waves
 
-    return _of("cpu", cpu, cpu_select, cpu_blocks, cpu_rotated, *_PLAIN)
+    return _of("cpu", cpu, cpu_select, cpu_blocks, cpu_rotated, cpu_waves, *_PLAIN)
 
 
 @cache
@@ -71,9 +73,9 @@ def gpu_kernels() -> Kernels:
     """Loads the kernels that triton compiles; the reference's where it has none, or is not installed."""
     if importlib.util.find_spec("triton") is None:
         return REFERENCE
-    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated, gpu_select, gpu_turn
+    from thinpipe.kernels import gpu, gpu_blocks, gpu_rotated, gpu_select, gpu_turn, gpu_waves
 
-    return _of("gpu", gpu, gpu_select, gpu_blocks, gpu_rotated, gpu_turn, *_PLAIN)
+    return _of("gpu", gpu, gpu_select, gpu_blocks, gpu_rotated, gpu_turn, gpu_waves, *_PLAIN)
 
 
 _chosen: ContextVar[Kernels | None] = ContextVar("thinpipe-kernels", default=None)

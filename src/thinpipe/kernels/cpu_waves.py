@@ -1,0 +1,132 @@
+"""The kernels for waves on the CPU; same functions and same bytes as ``reference_waves``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinpipe.kernels import reference_waves
+from thinpipe.kernels.cpu_tiles import TILE, compiled
+from thinpipe.kernels.planes import packed_size
+from thinpipe.kernels.threads import spread
+
+_LANES = np.uint64(0x0101010101010101)
+"""The lowest bit of each of eight bytes."""
+_GATHER = np.uint64(0x0102040810204080)
+"""Multiplied by it, the lowest bits of eight bytes are the highest byte, the first one's in its lowest bit."""
+_SCATTER = np.uint64(0x8040201008040201)
+"""Multiplied by it, a byte's bits are in eight bytes, each in another place of its own."""
+_FEW = 8
+"""So many cells, or fewer, are counted; more are searched."""
+
+
+@compiled
+def _cells(length: Any, half: int, edges: Any, cell: Any) -> None:
+    """Counts, for each number, the cells before its own."""
+    cell[:] = 0
+    if half <= _FEW:
+        for k in range(1, half):
+            edge = edges[half + k]
+            for t in range(length.size):
+                cell[t] += np.uint8(length[t] >= edge)
+        return
+    for t in range(length.size):
+        found, step = 0, half >> 1
+        while step > 0:
+            if length[t] >= edges[half + found + step]:
+                found += step
+            step >>= 1
+        cell[t] = np.uint8(found)
+
+
+@compiled
+def _encode(rows: Any, factor: Any, widths: Any, firsts: Any, edges: Any, out: Any, start: int, stop: int) -> None:
+    """Encodes columns start to stop, multiples of 8, of all rows, in a number of columns that is one, too."""
+    count = rows.shape[1]
+    length = np.empty(TILE, np.float32)
+    below = np.empty(TILE, np.bool_)
+    cell = np.empty(TILE, np.uint8)
+    eights = cell.view(np.uint64)
+    zero, most = np.float32(0), np.float32(np.finfo(np.float32).max)
+    for row in range(widths.size):
+        half = 1 << (widths[row] - 1)
+        top = np.uint8(half - 1)
+        for at in range(start, stop, TILE):
+            numbers = rows[row, at : min(at + TILE, stop)]
+            factors = factor[at : min(at + TILE, stop)]
+            for t in range(numbers.size):
+                number = numbers[t] * factors[t]
+                number = number if abs(number) <= most else zero
+                length[t] = abs(number)
+                below[t] = number < zero
+            _cells(length[: numbers.size], half, edges, cell[: numbers.size])
+            for t in range(numbers.size):
+                cell[t] = np.uint8(top - cell[t]) if below[t] else np.uint8(half + cell[t])
+            for place in range(widths[row]):
+                first = ((firsts[row] + place) * count + at) // 8
+                target = out[first : first + numbers.size // 8]
+                for k in range(target.size):
+                    lanes = (eights[k] >> np.uint64(place)) & _LANES
+                    target[k] = np.uint8((lanes * _GATHER) >> np.uint64(56))
+
+
+@compiled
+def _decode(packed: Any, scales: Any, widths: Any, firsts: Any, levels: Any, out: Any, start: int, stop: int) -> None:
+    """Decodes columns start to stop of all rows; the inverse of ``_encode``."""
+    count = out.shape[1]
+    codes = np.empty(TILE, np.uint8)
+    eights = codes.view(np.uint64)
+    table = np.empty(256, np.float32)
+    for row in range(widths.size):
+        half = 1 << (widths[row] - 1)
+        for cell in range(half):
+            level = levels[half + cell] * scales[row]
+            table[half + cell] = level
+            table[half - 1 - cell] = -level
+        for at in range(start, stop, TILE):
+            target = out[row, at : min(at + TILE, stop)]
+            codes[:] = 0
+            for place in range(widths[row]):
+                first = ((firsts[row] + place) * count + at) // 8
+                source = packed[first : first + target.size // 8]
+                for k in range(source.size):
+                    # Each of eight copies of the byte keeps one bit, which a carry then brings to the top.
+                    lanes = (np.uint64(source[k]) * _LANES) & _SCATTER
+                    lanes = ((lanes + np.uint64(0x7F7F7F7F7F7F7F7F)) >> np.uint64(7)) & _LANES
+                    eights[k] |= lanes << np.uint64(place)
+            for t in range(target.size):
+                target[t] = table[codes[t]]
+
+
+def waves_encode(rows: Tensor, factor: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
+    """See ``reference_waves.waves_encode``."""
+    count = rows.shape[1]
+    if count % 8:  # rows would share bytes
+        return reference_waves.waves_encode(rows, factor, widths, edges, total)
+    out = torch.empty(packed_size(total * count, 1), dtype=torch.uint8)
+    arrays = [rows.contiguous().numpy(), factor.numpy(), widths.numpy(), _firsts(widths), edges.numpy(), out.numpy()]
+    _by_columns(len(widths), count, lambda start, stop: _encode(*arrays, start, stop))
+    return out
+
+
+def waves_decode(packed: Tensor, scales: Tensor, widths: Tensor, levels: Tensor, count: int) -> Tensor:
+    """See ``reference_waves.waves_decode``."""
+    if count % 8:
+        return reference_waves.waves_decode(packed, scales, widths, levels, count)
+    out = torch.empty(len(widths), count)
+    arrays = [packed.numpy(), scales.numpy(), widths.numpy(), _firsts(widths), levels.numpy(), out.numpy()]
+    _by_columns(len(widths), count, lambda start, stop: _decode(*arrays, start, stop))
+    return out
+
+
+def _by_columns(rows: int, count: int, work: Callable[[int, int], None]) -> None:
+    """Spreads columns over cores, eight at a time."""
+    spread(rows * count, 8 * rows, lambda start, stop: work(start // rows, stop // rows))
+
+
+def _firsts(widths: Tensor) -> Any:
+    return (widths.cumsum(0) - widths).numpy()

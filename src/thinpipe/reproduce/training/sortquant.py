@@ -40,7 +40,9 @@ _OURS_FOR_IMAGES = (
     _Own("dct:2", "dct"),
     _Own("dct:1", "dct"),
     _Own("dct:0.5/dct:0.02", "dct"),
+    _Own("dct:0.47/dct:1", "dct"),
     _Own("dct:0.25", "dct"),
+    _Own("dct:0.62/dct:1", "dct, less back", "dct:0.32/dct:1"),
     _Own("dct:0.9/dct:0.02", "dct, less back", "dct:0.02"),
     _Own("dct:0.4/dct:0.02", "dct, less back", "dct:0.02"),
 )

@@ -23,6 +23,7 @@ VALUES = [
     "had:1", "had:4", "had:8/16",
     "nf:4", "nf:4/10",
     "dct:0.5", "dct:2/8", "dct:6",
+    "wave:0.1", "wave:2/8", "wave:6",
 ]  # fmt: skip
 SHAPES = ["topk:0.1", "topk:0.7", "topk:0.25,own", "downsample:2", "downsample:5", "power:2", "svd:2"]
 CHAINS = ["topk:0.1|uniform:8", "power:3|block:8", "svd:1|fp16", "downsample:2|sort:4", "topk:0.5|topk:0.5|block:4"]

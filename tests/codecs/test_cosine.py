@@ -126,7 +126,7 @@ def test_codes_err_as_their_table_says_and_keep_the_mean(bits):
     x *= torch.randint(0, 2, (1, size), generator=generator) * 2 - 1
     edges, levels = tables(x.device)
     widths = torch.tensor([bits], dtype=torch.int32)
-    packed = REFERENCE.waves_encode(x, torch.ones(size), widths, edges, bits)
+    packed = REFERENCE.waves_encode(x, torch.ones(1), torch.ones(size), widths, edges, bits)
     y = REFERENCE.waves_decode(packed, torch.ones(1), widths, levels, size)
     assert float((x - y).square().mean()) == pytest.approx(cells(bits)[1], rel=0.05)
     assert float((x.abs() - y.abs()).mean()) == pytest.approx(0, abs=4e-3)

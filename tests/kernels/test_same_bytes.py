@@ -243,8 +243,9 @@ def test_waves_are_alike(widths, columns, seed):
     odd = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])[chosen % 4]
     rows = torch.where(chosen < 40, edges[chosen], torch.where(chosen > 250, odd, rows))
     factor = torch.where(torch.rand(columns, generator=generator) < 0.5, 1.0, torch.randn(columns, generator=generator))
+    gains = torch.where(torch.rand(len(widths), generator=generator) < 0.5, 1.0, 0.37)
     told = torch.tensor(widths, dtype=torch.int32)
-    (packed,) = same("waves_encode", rows, factor, told, edges, sum(widths))
+    (packed,) = same("waves_encode", rows, gains, factor, told, edges, sum(widths))
     same("waves_decode", packed, torch.randn(len(widths), generator=generator), told, levels, columns)
 
 
@@ -252,7 +253,7 @@ def test_waves_of_many_columns_are_alike_on_several_threads():
     edges, levels = tables(torch.device("cpu"))
     told = torch.tensor([8, 1, 2, 5, 4], dtype=torch.int32)
     rows, factor = torch.randn(5, 480_000) * 2, torch.rand(480_000)
-    (packed,) = same("waves_encode", rows, factor, told, edges, 20, threads=2)
+    (packed,) = same("waves_encode", rows, torch.rand(5), factor, told, edges, 20, threads=2)
     same("waves_decode", packed, torch.rand(5), told, levels, 480_000, threads=2)
 
 

@@ -29,7 +29,8 @@ def turn(there, back, *, bounded=False):
 
 
 WAVES = {
-    "factor": "*fp32", "scales": "*fp32", "levels": "*fp32", "row": "*i32", "place": "*i32", "widths": "*i32",
+    "gains": "*fp32", "factors": "*fp32", "scales": "*fp32",
+    "levels": "*fp32", "row": "*i32", "place": "*i32", "widths": "*i32",
     "first": "*i32", "size": "i64",
 }  # fmt: skip
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
+from thinpipe.codecs.cosines import MOST, unit_of, waves_of
 from thinpipe.codecs.laplace import MOST_BITS, tables
 from thinpipe.codecs.share import Share
 from thinpipe.codecs.tiles import Tiling
@@ -30,9 +30,6 @@ DEFAULT_SIDE = 16
 
 _SAMPLE = 4096
 """From so many tiles, or a few more, it is learned which waves matter."""
-
-_MOST = torch.finfo(torch.bfloat16).max
-_RANGE = 2.0**30
 
 
 class Cosine(Coder):
@@ -56,24 +53,25 @@ class Cosine(Coder):
     def pack(self, x: Tensor) -> list[Tensor]:
         tiling = Tiling.of(x.shape, self.side)
         tiles = tiling.cut(x.to(torch.float32))
-        unit = _unit(tiles)
+        unit = unit_of(tiles)
         if unit != 1:
             tiles = tiles / unit
-        mean = (tiles.mean(1) * unit).clamp(-_MOST, _MOST).to(torch.bfloat16)
+        mean = (tiles.mean(1) * unit).clamp(-MOST, MOST).to(torch.bfloat16)
         tiles = tiles - (mean.to(torch.float32) / unit)[:, None]
         # All waves together are as long as the tile.
         length = torch.linalg.vector_norm(tiles, dim=1) / math.sqrt(tiling.size)
-        scale = (length * unit).clamp(max=_MOST).to(torch.bfloat16)
+        scale = (length * unit).clamp(max=MOST).to(torch.bfloat16)
         whole = torch.isfinite(length)  # a tile with a value that is not finite is lost as a whole
         factor = torch.where(whole & (scale > 0), (scale.to(torch.float32) / unit).reciprocal(), 0.0)
-        waves = _waves(tiling.tall, tiling.wide, x.device)
+        waves = waves_of(tiling.tall, tiling.wide, x.device)
         sigmas = _sigmas(waves, tiles, factor, whole)
         share = Share.of(sigmas, self._total(tiling))
-        sigma = sigmas[share.waves].to(torch.float32)[:, None]
+        sigma = sigmas[share.waves].to(torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            found = torch.where(sigma > 0, waves[share.waves] / sigma, 0.0) @ tiles.T
+            found = waves[share.waves] @ tiles.T
+        gains = torch.where(sigma > 0, sigma.reciprocal(), 0.0)
         edges, _ = tables(x.device)
-        packed = kernels_for(x.device).waves_encode(found, factor, share.widths, edges, share.total)
+        packed = kernels_for(x.device).waves_encode(found, gains, factor, share.widths, edges, share.total)
         return [to_bytes(sigmas), to_bytes(torch.stack([torch.where(whole, mean, torch.nan), scale])), packed]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -86,7 +84,7 @@ class Cosine(Coder):
         _, levels = tables(device)
         found = kernels_for(device).waves_decode(sections[2], sigma, share.widths, levels, tiling.count)
         with torch.autocast(device.type, enabled=False):
-            tiles = found.T @ _waves(tiling.tall, tiling.wide, device)[share.waves]
+            tiles = found.T @ waves_of(tiling.tall, tiling.wide, device)[share.waves]
         # Halves cannot overflow where a sum can.
         most = torch.finfo(torch.float32).max / 2
         tiles = tiles.mul_(scale / 2).add_(mean / 2).clamp_(-most, most).mul_(2)
@@ -101,16 +99,6 @@ class Cosine(Coder):
         return min(MOST_BITS * tiling.size, max(1, round(self.bits * tiling.size)))
 
 
-def _unit(tiles: Tensor) -> float:
-    """Tells the power of two to compute in, so that squares stay in their type's range; 1 most of the time."""
-    low, high = torch.stack(torch.aminmax(tiles)).tolist()  # both at once: a GPU is waited for
-    if not math.isfinite(low) or not math.isfinite(high):
-        finite = torch.nan_to_num(tiles, nan=0.0, posinf=0.0, neginf=0.0)
-        low, high = torch.stack(torch.aminmax(finite)).tolist()
-    peak = max(abs(low), abs(high))
-    return 1.0 if peak == 0 or 1 / _RANGE < peak < _RANGE else math.ldexp(1.0, max(-126, math.frexp(peak)[1] - 1))
-
-
 def _sigmas(waves: Tensor, tiles: Tensor, factor: Tensor, whole: Tensor) -> Tensor:
     """Measures how far each wave goes, over tiles of length 1."""
     some = slice(None, None, max(1, len(tiles) // _SAMPLE))
@@ -118,16 +106,3 @@ def _sigmas(waves: Tensor, tiles: Tensor, factor: Tensor, whole: Tensor) -> Tens
         found = (tiles[some] * factor[some, None]) @ waves.T
     found = torch.where(whole[some, None], found, 0.0)
     return (found.square().sum(0) / whole[some].sum().clamp(min=1)).sqrt().to(torch.bfloat16)
-
-
-@lru_cache(maxsize=16)  # few: whoever sends packets chooses the sizes of tiles
-def _waves(tall: int, wide: int, device: torch.device) -> Tensor:
-    """Makes the matrix whose rows are the waves of a tile, each of length 1."""
-    return torch.kron(_line(tall), _line(wide)).to(device, torch.float32)
-
-
-def _line(size: int) -> Tensor:
-    number = torch.arange(size, dtype=torch.float64)
-    waves = torch.cos(math.pi / size * (number[None, :] + 0.5) * number[:, None]) * math.sqrt(2 / size)
-    waves[0] /= math.sqrt(2)
-    return waves

@@ -42,10 +42,10 @@ class Tiling:
         """Cuts a shape evenly into tiles of at most ``side`` x ``side``, or of as many in a line."""
         if len(shape) >= 3 and min(shape[-2:]) > 1 and shape[-2:].numel() >= _LEAST:
             height, width = shape[-2:]
-            return cls(shape[:-2].numel(), height, width, _even(height, side), _even(width, side))
+            return cls(shape[:-2].numel(), height, width, even(height, side), even(width, side))
         rows = shape[0] if len(shape) > 1 else 1
         line = shape.numel() // max(1, rows)
-        return cls(rows, 1, line, 1, _even(line, side * side))
+        return cls(rows, 1, line, 1, even(line, side * side))
 
     @property
     def rows(self) -> int:
@@ -83,7 +83,7 @@ class Tiling:
         return x[:, : self.height, : self.width].contiguous()
 
 
-def _even(size: int, most: int) -> int:
+def even(size: int, most: int) -> int:
     """Tells the size of as few equal parts as no part is larger than ``most`` with."""
     parts = max(1, -(-size // most))
     return max(1, -(-size // parts))

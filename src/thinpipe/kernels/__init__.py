@@ -41,7 +41,7 @@ class Kernels:
     hadamard_encode: Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
     hadamard_decode: Callable[[Tensor, Tensor, int, int, int], Tensor]
     turned: Callable[[Tensor, torch.dtype], Tensor]
-    waves_encode: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+    waves_encode: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor]
     waves_decode: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 

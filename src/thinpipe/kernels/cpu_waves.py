@@ -44,7 +44,9 @@ def _cells(length: Any, half: int, edges: Any, cell: Any) -> None:
 
 
 @compiled
-def _encode(rows: Any, factor: Any, widths: Any, firsts: Any, edges: Any, out: Any, start: int, stop: int) -> None:
+def _encode(
+    rows: Any, gains: Any, factors: Any, widths: Any, firsts: Any, edges: Any, out: Any, start: int, stop: int
+) -> None:
     """Encodes columns start to stop, multiples of 8, of all rows, in a number of columns that is one, too."""
     count = rows.shape[1]
     length = np.empty(TILE, np.float32)
@@ -55,11 +57,12 @@ def _encode(rows: Any, factor: Any, widths: Any, firsts: Any, edges: Any, out: A
     for row in range(widths.size):
         half = 1 << (widths[row] - 1)
         top = np.uint8(half - 1)
+        gain = gains[row]
         for at in range(start, stop, TILE):
             numbers = rows[row, at : min(at + TILE, stop)]
-            factors = factor[at : min(at + TILE, stop)]
+            own = factors[at : min(at + TILE, stop)]
             for t in range(numbers.size):
-                number = numbers[t] * factors[t]
+                number = numbers[t] * gain * own[t]
                 number = number if abs(number) <= most else zero
                 length[t] = abs(number)
                 below[t] = number < zero
@@ -102,13 +105,14 @@ def _decode(packed: Any, scales: Any, widths: Any, firsts: Any, levels: Any, out
                 target[t] = table[codes[t]]
 
 
-def waves_encode(rows: Tensor, factor: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
+def waves_encode(rows: Tensor, gains: Tensor, factors: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
     """See ``reference_waves.waves_encode``."""
     count = rows.shape[1]
     if count % 8:  # rows would share bytes
-        return reference_waves.waves_encode(rows, factor, widths, edges, total)
+        return reference_waves.waves_encode(rows, gains, factors, widths, edges, total)
     out = torch.empty(packed_size(total * count, 1), dtype=torch.uint8)
-    arrays = [rows.contiguous().numpy(), factor.numpy(), widths.numpy(), _firsts(widths), edges.numpy(), out.numpy()]
+    inputs = (rows.contiguous(), gains, factors, widths)
+    arrays = [*(each.numpy() for each in inputs), _firsts(widths), edges.numpy(), out.numpy()]
     _by_columns(len(widths), count, lambda start, stop: _encode(*arrays, start, stop))
     return out
 

@@ -16,7 +16,7 @@ _INFINITY = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def _encode(x, factor, row, place, widths, edges, out, count, size, ROWS: tl.constexpr):
+def _encode(x, gains, factors, row, place, widths, edges, out, count, size, ROWS: tl.constexpr):
     """Makes bytes, of eight codes' bits each; a code is found anew for every bit of it."""
     byte = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     at = byte[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -26,7 +26,8 @@ def _encode(x, factor, row, place, widths, edges, out, count, size, ROWS: tl.con
     which = tl.load(row + slot, mask=there, other=0)
     half = 1 << (tl.load(widths + which, mask=there, other=1) - 1)
     number = tl.load(x + which.to(tl.int64) * count + column, mask=there, other=0.0)
-    number *= tl.load(factor + column, mask=there, other=0.0)
+    number *= tl.load(gains + which, mask=there, other=0.0)
+    number *= tl.load(factors + column, mask=there, other=0.0)
     length = tl.abs(number)
     number = tl.where(length < _INFINITY, number, 0.0)
     length = tl.abs(number)
@@ -60,16 +61,16 @@ def _decode(packed, scales, widths, first, levels, out, count, COLUMNS: tl.const
     tl.store(out + row.to(tl.int64) * count + column, tl.where(above, found, -found), mask=there)
 
 
-def waves_encode(rows: Tensor, factor: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
+def waves_encode(rows: Tensor, gains: Tensor, factors: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
     """See ``reference_waves.waves_encode``."""
     count = rows.shape[1]
     size = total * count
     if not size:
-        return reference_waves.waves_encode(rows, factor, widths, edges, total)
+        return reference_waves.waves_encode(rows, gains, factors, widths, edges, total)
     out = torch.empty(packed_size(size, 1), dtype=torch.uint8, device=rows.device)
     row, place = reference_waves.slots(widths, total)
     grid = (triton.cdiv(len(out), _ROWS),)
-    _encode[grid](rows.contiguous(), factor, row, place, widths, edges, out, count, size, _ROWS, **_EXACT)
+    _encode[grid](rows.contiguous(), gains, factors, row, place, widths, edges, out, count, size, _ROWS, **_EXACT)
     return out
 
 

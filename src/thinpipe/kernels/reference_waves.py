@@ -18,17 +18,19 @@ from torch import Tensor
 from thinpipe.kernels.planes import pack, unpack
 
 
-def waves_encode(rows: Tensor, factor: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
+def waves_encode(rows: Tensor, gains: Tensor, factors: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
     """Finds the codes of numbers, and packs them.
 
     Args:
-        rows: the numbers, each still to be multiplied by its column's factor; one that is not finite then is a 0.
-        factor: of each column.
+        rows: the numbers, each still to be multiplied by its row's gain, and then by its column's factor; one that is
+            not finite then is a 0.
+        gains: of each row.
+        factors: of each column.
         widths: the bits of each row's codes, 32-bit integers.
         edges: 256 floats.
         total: the sum of the widths.
     """
-    numbers = rows * factor
+    numbers = rows * gains[:, None] * factors
     numbers = torch.where(numbers.isfinite(), numbers, 0.0)
     codes = torch.empty(rows.shape, dtype=torch.uint8, device=rows.device)
     for width in widths.unique().tolist():

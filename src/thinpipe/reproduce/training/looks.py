@@ -20,6 +20,7 @@ LOOKS = {
     "had": Look(colour="#2f78bf", shape="circle"),
     "dct": Look(colour="#17406d", shape="circle"),
     "dct, less back": Look(colour="#7b3fa0", shape="circle"),
+    "wave": Look(colour="#0a8f3c", shape="circle"),
     "block": Look(colour="#2aa7a0", shape="circle"),
     "conv": Look(colour="#3f9a45", shape="diamond"),
     "linear": Look(colour="#3f9a45", shape="diamond"),

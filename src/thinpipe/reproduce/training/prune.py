@@ -54,6 +54,8 @@ PRUNE_VS_QUANT = Table(
         Row(work=SCRATCH, codec="block:2/32", series="block"),
         Row(work=SCRATCH, codec="had:4", series="had"),
         Row(work=SCRATCH, codec="had:2", series="had"),
+        Row(work=SCRATCH, codec="wave:2", series="wave"),
+        Row(work=SCRATCH, codec="wave:0.6", series="wave"),
     ),
     source="The documents' figures are read off their plot, on four GPUs with torchgpipe. Their ratio is the share of "
     "numbers that are kept, times bits over 32, as if nothing had to say which ones; ours counts that, too.",

@@ -1,0 +1,119 @@
+"""Cuts a tensor into places: tiles of neighbours, each with all channels there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.tiles import even
+
+_LEAST = 16
+"""Elements of a place, if the tensor has so many: each place sends a scale."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """How a tensor is cut.
+
+    ::
+
+        samples x channels x height x width        images; of others the last dimension is that of channels, and the one
+                                                   before it, if there are three, is a line of neighbours
+
+              ┌────┬────┬────┐
+             ┌────┬────┬────┐│   a place: the same tile of all channels
+            ┌────┬────┬────┐││
+            │    │ XX │    │├┤
+            ├────┼────┼────┤││
+            │    │    │    │├┘
+            └────┴────┴────┘┘
+
+    A tensor of few samples has many channels for each of its places. Of every ``fold`` channels that follow each other
+    it is then assumed that they are alike: they are as many samples of one.
+
+    Args:
+        samples: how many.
+        channels: how many, before they are folded.
+        height: of a plane, in elements.
+        width: of a plane, in elements.
+        tall: the height of a tile.
+        wide: the width of a tile.
+        fold: how many channels are taken for one.
+        last: whether channels are the last dimension.
+    """
+
+    samples: int
+    channels: int
+    height: int
+    width: int
+    tall: int
+    wide: int
+    fold: int
+    last: bool
+
+    @classmethod
+    def of(cls, shape: torch.Size, side: int, few: float) -> Places:
+        """Cuts a shape evenly into tiles of at most ``side`` x ``side``, or of as many in a line.
+
+        Args:
+            shape: of the tensor.
+            side: the most that a tile's side may be.
+            few: so many elements of each channel, or more, are to be learned from, if channels can be folded so.
+        """
+        last = len(shape) in (2, 3)
+        if len(shape) >= 4:
+            samples, channels, height, width = shape[:-3].numel(), *shape[-3:]
+        elif last:
+            samples, channels, height, width = shape[0], shape[-1], 1, shape[1] if len(shape) == 3 else 1
+        else:
+            samples, channels, height, width = 1, 1, 1, shape.numel()
+        tall, wide = even(height, side), even(width, side if last or height > 1 else side * side)
+        need = -(-int(few) // max(1, samples * height * width))
+        enough = (n for n in range(need, 4 * need) if channels % n == 0 and channels // n * tall * wide >= _LEAST)
+        return cls(samples, channels, height, width, tall, wide, next(enough, 1), last)
+
+    @property
+    def kinds(self) -> int:
+        """How many channels there are, folded."""
+        return self.channels // self.fold
+
+    @property
+    def rows(self) -> int:
+        """How many tiles are one below the other in a plane."""
+        return -(-self.height // self.tall)
+
+    @property
+    def columns(self) -> int:
+        """How many tiles are side by side in a plane."""
+        return -(-self.width // self.wide)
+
+    @property
+    def count(self) -> int:
+        """How many places there are."""
+        return self.samples * self.fold * self.rows * self.columns
+
+    @property
+    def size(self) -> int:
+        """How many elements a tile has."""
+        return self.tall * self.wide
+
+    def cut(self, x: Tensor) -> Tensor:
+        """Lists the tiles: kinds x places x elements. One at an edge goes on with the edge's own values."""
+        x = x.reshape(self.samples, self.width, self.channels) if self.last else x
+        x = x.transpose(1, 2) if self.last else x
+        x = x.reshape(self.samples, self.channels, self.height, self.width)
+        for dim, size, whole in ((2, self.height, self.rows * self.tall), (3, self.width, self.columns * self.wide)):
+            if size < whole:
+                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+        x = x.view(self.samples, self.kinds, self.fold, self.rows, self.tall, self.columns, self.wide)
+        return x.permute(1, 0, 2, 3, 5, 4, 6).reshape(self.kinds, self.count, self.size).contiguous()
+
+    def joined(self, tiles: Tensor) -> Tensor:
+        """Puts tiles together again; returns the tensor's elements in its order."""
+        x = tiles.view(self.kinds, self.samples, self.fold, self.rows, self.columns, self.tall, self.wide)
+        x = x.permute(1, 0, 2, 3, 5, 4, 6)
+        x = x.reshape(self.samples, self.channels, self.rows * self.tall, self.columns * self.wide)
+        x = x[:, :, : self.height, : self.width]
+        return (x.flatten(2).transpose(1, 2) if self.last else x).reshape(-1)

@@ -1,0 +1,172 @@
+"""``wave:B/T``: all channels of T x T neighbours as cosine waves; every bit goes where it takes most off the error.
+
+Channels differ in how much they have to tell, and so do their waves. B bits an element are shared among all waves of
+all channels of a place, by how far each goes, which is learned from each tensor and told once for it::
+
+    means of channels     16 bits each, once
+    sigmas                8 bits each, once       of every wave of every channel; where places are few, of all waves and
+                                                  of all channels, and taken for their products
+    a place               16 bits scale
+                          B x T x T x channels    the place less the means, over its scale, wave by wave
+
+What a layer makes of its input it makes of slow waves before quick ones, and the gradient of a layer's weights has next
+to nothing but slow ones in it. So a wave counts the less, the quicker it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
+from thinpipe.codecs.cosines import MOST, unit_of, waves_of
+from thinpipe.codecs.laplace import MOST_BITS, tables
+from thinpipe.codecs.octaves import LEAST, allotted, octaves_of, sigmas_of
+from thinpipe.codecs.places import Places
+from thinpipe.kernels import kernels_for
+from thinpipe.kernels.planes import packed_size
+
+DEFAULT_SIDE = 16
+
+_TOLD = 16
+"""What is told once for a tensor has at most one in so many bits, where there is a choice."""
+
+_WORK = 1 << 29
+"""How many products may be computed to learn how far waves go; at least some places are looked at."""
+
+_SOME = 32
+
+
+class Wave(Coder):
+    """Errs least of all codecs on images, and on whatever has channels that differ.
+
+    Args:
+        bits: of a number, on average; from 1/128 to 8.
+        side: of a tile. Smaller planes are one tile, and others are cut evenly.
+    """
+
+    shaped = True
+    single = True
+
+    def __init__(self, bits: float, side: int = DEFAULT_SIDE) -> None:
+        self.bits = bits
+        self.side = side
+
+    def __str__(self) -> str:
+        return f"wave:{self.bits:.12g}/{self.side}"
+
+    def pack(self, x: Tensor) -> list[Tensor]:
+        places = self._places(x.shape)
+        tiles = places.cut(x.to(torch.float32))
+        unit = unit_of(tiles)
+        if unit != 1:
+            tiles = tiles / unit
+        sums = tiles.sum(2)
+        whole = torch.isfinite(sums).all(0)  # a place with a value that is not finite is lost as a whole
+        known = (whole.sum() * places.size).clamp(min=1)
+        mean = (torch.where(whole, sums, 0.0).sum(1) / known * unit).clamp(-MOST, MOST).to(torch.bfloat16)
+        tiles = tiles - (mean.to(torch.float32) / unit)[:, None, None]
+        length = torch.linalg.vector_norm(tiles, dim=(0, 2)) / math.sqrt(places.kinds * places.size)
+        scale = torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16)
+        factors = torch.where(whole & (scale > 0), (scale.to(torch.float32) / unit).reciprocal(), 0.0)
+        waves = waves_of(places.tall, places.wide, x.device)
+        told = self._octaves(waves, tiles, factors, places)
+        share = _shared(places, to_bytes(told).cpu().numpy().tobytes(), self._total(places), x.device)
+        with torch.autocast(x.device.type, enabled=False):
+            found = waves[share.waves] @ tiles.view(-1, places.size).T
+        rows = found.view(-1, places.count).index_select(0, share.rows)
+        edges, _ = tables(x.device)
+        gains = share.sigmas.reciprocal()
+        packed = kernels_for(x.device).waves_encode(rows, gains, factors, share.widths, edges, share.total)
+        return [to_bytes(mean), to_bytes(told), to_bytes(scale), packed]
+
+    def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        places = self._places(shape)
+        mean, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
+        device = scale.device
+        share = _shared(places, sections[1].cpu().numpy().tobytes(), self._total(places), device)
+        _, levels = tables(device)
+        rows = kernels_for(device).waves_decode(sections[3], share.sigmas, share.widths, levels, places.count)
+        found = torch.zeros(len(share.waves) * places.kinds, places.count, device=device)
+        found = found.index_copy_(0, share.rows, rows).view(len(share.waves), -1)
+        with torch.autocast(device.type, enabled=False):
+            tiles = found.T @ waves_of(places.tall, places.wide, device)[share.waves]
+        # Halves cannot overflow where a sum can.
+        most = torch.finfo(torch.float32).max / 2
+        tiles = tiles.view(places.kinds, places.count, places.size).mul_((scale / 2)[:, None])
+        tiles = tiles.add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
+        return restored(places.joined(tiles), shape, dtype)
+
+    def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        places = self._places(shape)
+        told = places.kinds * places.size if self._each(places) else places.kinds + places.size
+        return [2 * places.kinds, told, 2 * places.count, packed_size(places.count * self._total(places), 1)]
+
+    def _places(self, shape: torch.Size) -> Places:
+        return Places.of(shape, self.side, 8 * _TOLD / self.bits)
+
+    def _each(self, places: Places) -> bool:
+        """Tells whether every wave of every channel has a sigma of its own."""
+        return places.size == 1 or places.count * self.bits >= 8 * _TOLD
+
+    def _total(self, places: Places) -> int:
+        """Tells how many bits the waves of a place have together."""
+        elements = places.kinds * places.size
+        return min(MOST_BITS * elements, max(1, round(self.bits * elements)))
+
+    def _octaves(self, waves: Tensor, tiles: Tensor, factors: Tensor, places: Places) -> Tensor:
+        """Measures how far each wave of each channel goes, over places of length 1."""
+        enough = max(_SOME, _WORK // (places.kinds * places.size**2))
+        some = slice(None, None, max(1, places.count // enough))
+        with torch.autocast(tiles.device.type, enabled=False):
+            found = (tiles[:, some] * factors[some, None]).nan_to_num_(0.0, 0.0, 0.0) @ waves.T
+        known = (factors[some] > 0).sum().clamp(min=1)
+        squares = torch.linalg.vector_norm(found, dim=1).square() / known
+        if self._each(places):
+            return octaves_of(squares.T.flatten())
+        whole = squares.sum().clamp(min=torch.finfo(torch.float32).tiny)
+        return octaves_of(torch.cat([squares.sum(0) / places.kinds, squares.sum(1) * (places.kinds / whole)]))
+
+
+class _Share:
+    """Which waves of which channels have bits, and how many.
+
+    Args:
+        octaves: of each, waves by waves.
+        places: that they are of.
+        total: how many bits there are.
+        device: where to have it.
+    """
+
+    def __init__(self, octaves: Tensor, places: Places, total: int, device: torch.device) -> None:
+        bits = allotted(octaves, _slowness(places)[:, None].expand(-1, places.kinds).flatten(), total)
+        used = bits.nonzero().flatten()
+        waves, where = torch.unique(used // places.kinds, return_inverse=True)
+        self.total = total
+        self.waves = waves.to(device)
+        self.rows = (where * places.kinds + used % places.kinds).to(device)
+        self.widths = bits[used].to(device, torch.int32)
+        self.sigmas = sigmas_of(octaves[used]).to(device)
+
+
+@lru_cache(maxsize=8)  # a tensor is often unpacked where others like it were packed a moment ago
+def _shared(places: Places, told: bytes, total: int, device: torch.device) -> _Share:
+    octaves = torch.frombuffer(bytearray(told), dtype=torch.int8).to(torch.int32)
+    if len(octaves) != places.kinds * places.size:
+        waves, kinds = octaves.split([places.size, places.kinds])
+        octaves = (waves[:, None] + kinds).clamp(min=LEAST).flatten()
+    return _Share(octaves, places, total, device)
+
+
+@lru_cache(maxsize=16)
+def _slowness(places: Places) -> Tensor:
+    """Tells how much less a quick wave counts, in 64ths of an octave of its square; in lines of words none does."""
+    if places.last:
+        return torch.zeros(places.size, dtype=torch.int32)
+    tall, wide = (torch.arange(n, dtype=torch.float64) * (DEFAULT_SIDE / n) for n in (places.tall, places.wide))
+    quick = (tall[:, None].square() + wide.square()).sqrt().flatten()
+    return (-128 * torch.log2(1 + quick)).round().to(torch.int32)

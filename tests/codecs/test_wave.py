@@ -1,0 +1,151 @@
+"""``wave``: every bit goes where it takes most off the error, whichever channel and wave that is; both ends agree."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from thinpipe import Packet, codec
+from thinpipe.codecs.laplace import GAINS, MOST_BITS
+from thinpipe.codecs.octaves import LEAST, allotted, octaves_of, sigmas_of
+from thinpipe.codecs.places import Places
+from thinpipe.errors import SpecError
+
+
+def maps(samples=8, channels=16, size=48, seed=0):
+    """Draws maps as an early layer has them: neighbours are nearly alike, and channels are of many strengths."""
+    generator = torch.Generator().manual_seed(seed)
+    small = torch.randn(samples, channels, size // 8, size // 8, generator=generator)
+    strength = torch.logspace(0, -2, channels)[:, None, None]
+    large = functional.interpolate(small, (size, size), mode="bicubic")
+    return (large + 0.1 * torch.randn(large.shape, generator=generator)) * strength
+
+
+def error(spec, x):
+    a = codec(spec)
+    return float((a.decode(a.encode(x)) - x).norm() / x.norm())
+
+
+def bits(spec, x):
+    return 8 * codec(spec).nbytes(x.shape) / x.numel()
+
+
+def test_bits_go_to_the_channels_and_waves_that_need_them():
+    x = maps()
+    assert bits("wave:0.6", x) < 0.8 * bits("dct:1", x)
+    assert error("wave:0.6", x) < 0.9 * error("dct:1", x)
+    errors = [error(f"wave:{b}", x) for b in (0.02, 0.1, 0.3, 1, 2, 4)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 2e-2
+
+
+def test_words_have_features_that_differ_and_gain_by_it():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 32, 96, generator=generator) * torch.logspace(0, -1, 96)
+    assert error("wave:2", x) < 0.8 * error("had:2", x)
+    assert bits("wave:2", x) < bits("had:2", x) + 0.2
+
+
+def test_slow_waves_are_kept_before_quick_ones():
+    """A gradient that is all noise: what a layer of weights makes of it is little but its slow waves."""
+    x = torch.randn(32, 8, 64, 64, generator=torch.Generator().manual_seed(0))
+    a = codec("wave:0.5")
+    wrong = a.decode(a.encode(x)) - x
+    slow = functional.avg_pool2d(wrong, 8).norm() / functional.avg_pool2d(x, 8).norm()
+    assert slow < 0.3 < 0.6 < wrong.norm() / x.norm()
+
+
+def test_what_is_the_same_all_over_a_plane_comes_back_nearly_as_it_was():
+    """The gradient of an average pool: each plane has one value."""
+    x = torch.randn(64, 32, 1, 1, generator=torch.Generator().manual_seed(0)).expand(-1, -1, 7, 7).contiguous()
+    assert error("wave:0.2", x) < 2e-2
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    shape=st.lists(st.integers(1, 24), min_size=0, max_size=5),
+    side=st.integers(2, 32),
+    few=st.floats(1, 5000),
+    seed=st.integers(0, 9),
+)
+def test_places_are_cut_and_joined_without_a_loss(shape, side, few, seed):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    places = Places.of(x.shape, side, few)
+    tiles = places.cut(x)
+    assert tiles.shape == (places.kinds, places.count, places.size)
+    assert torch.equal(places.joined(tiles).view(x.shape), x)
+
+
+def test_channels_are_taken_for_one_where_samples_are_few():
+    assert Places.of(torch.Size([256, 64, 28, 28]), 16, 64).fold == 1
+    assert Places.of(torch.Size([1, 4096]), 16, 64).fold == 64
+    told = codec("wave:2").nbytes(torch.Size([1, 4096]))
+    assert told < 1.4 * 4096 * 2 / 8
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    octaves=st.lists(st.integers(LEAST, 127), min_size=1, max_size=60),
+    weigh=st.booleans(),
+    share=st.floats(0.01, 8),
+)
+def test_bits_are_shared_as_if_one_by_one(octaves, weigh, share):
+    told = torch.tensor(octaves, dtype=torch.int32)
+    weights = torch.arange(len(octaves), dtype=torch.int32) * (-37 if weigh else 0)
+    total = min(max(1, round(share * len(octaves))), MOST_BITS * len(octaves))
+    found = allotted(told, weights, total)
+    assert int(found.sum()) == total
+    assert int(found.min()) >= 0
+    assert int(found.max()) <= MOST_BITS
+    gains = (64 * torch.log2(GAINS.double())).round().long()
+    ranked = (16 * told.long() + weights)[:, None] + gains
+    order = sorted(((-int(rank), wave) for wave, row in enumerate(ranked) for rank in row))
+    expected = torch.bincount(torch.tensor([wave for _, wave in order[:total]]), minlength=len(octaves))
+    assert torch.equal(found, expected)
+
+
+def test_eighths_of_an_octave_are_near_enough():
+    sigma = torch.logspace(-4, 4, 500)
+    found = sigmas_of(octaves_of(sigma.square()).int())
+    assert float((found / sigma).log2().abs().max()) < 1 / 16 + 1e-3
+    assert octaves_of(torch.tensor([0.0, float("inf")])).tolist() == [LEAST, 127]
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 24, 24), (40, 8, 20, 20), (3, 17, 40), (5, 9), (300,)], ids=str)
+def test_sections_of_noise_decode_to_a_tensor_of_the_shape(shape):
+    a, x = codec("wave:1"), torch.randn(shape)
+    packet = a.encode(x)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        noise = [torch.randint(0, 256, part.shape, dtype=torch.uint8, generator=generator) for part in packet.sections]
+        forged = Packet(packet.spec, packet.dtype, packet.shape, packet.order, tuple(noise))
+        assert a.decode(forged).shape == x.shape
+
+
+def test_a_value_that_is_not_finite_spoils_its_own_place_alone():
+    x = maps(samples=4, size=32)
+    x[2, 3, 20, 5] = torch.inf
+    y = codec("wave:4").decode(codec("wave:4").encode(x))
+    lost = torch.zeros_like(x, dtype=torch.bool)
+    lost[2, :, 16:, :16] = True
+    assert torch.equal(y.isnan(), lost)
+    assert float((y - x)[~lost].norm() / x[~lost].norm()) < 1e-2
+
+
+def test_autocast_changes_nothing():
+    x = maps()
+    expected = bytes(codec("wave:1").encode(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        packet = codec("wave:1").encode(x)
+        inside = codec("wave:1").decode(packet)
+    assert bytes(packet) == expected
+    assert torch.equal(inside, codec("wave:1").decode(packet))
+
+
+def test_bits_may_be_a_fraction_and_are_checked():
+    assert codec("wave:.6").spec == "wave:0.6/16"
+    assert codec("wave:0.01/8").spec == "wave:0.01/8"
+    for wrong in ("wave:0", "wave:9", "wave:0.001", "wave:x", "wave:1/1", "wave:1/33", "wave"):
+        with pytest.raises(SpecError):
+            codec(wrong)

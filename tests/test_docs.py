@@ -300,3 +300,17 @@ def test_the_table_of_the_wire_in_the_readme_is_the_recorded_one():
         cells = re.search(rf"^\| {re.escape(row)} \|(.*)\|$", readme, re.MULTILINE)[1]
         figures = [cell.strip(" *") for cell in cells.split("|")]
         assert figures == [f"{record[f'{name}_ms']:.0f}" for record in records]
+
+
+def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    said = re.search(
+        r"([\d.]+)% without a codec, \*\*([\d.]+)% with `had:4`.* and ([\d.]+)% with `dct:2`.* "
+        r"has ([\d.]+)% in a quarter and ([\d.]+)% in an eighth",
+        readme,
+    ).groups()
+    for row, figure in zip(("none", "had4", "dct2", "sort6+2", "sort3+1"), said, strict=True):
+        files = [ROOT / f"results/sortquant-cifar10/{row}-seed{seed}.json" for seed in range(3)]
+        mean = sum(json.loads(file.read_text())["accuracy"] for file in files) / 3
+        digits = len(figure.partition(".")[2])
+        assert figure == f"{100 * mean:.{digits}f}", row

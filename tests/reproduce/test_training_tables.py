@@ -30,7 +30,7 @@ from thinpipe.reproduce.training.table import CUTS, NONE
 from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.runtime.crossing import Flow
 from thinpipe.train import resolved
-from thinpipe.train.log import EvaluationLine, StepLine
+from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
 from train.small import write_glue
 from train.test_encoders import BERT, SIZES, save
 
@@ -260,6 +260,19 @@ def test_a_row_that_was_trained_otherwise_is_kept_unless_it_is_asked_for_again(t
     assert result.exit_code == 1 and "with recipe.epochs=2, and it is 1 now" in result.output
     assert said_by(reproduce(*words, 2)) == before
     assert len(said_by(reproduce(*words, 1, "--again"))["rows"][0]["samples"]["accuracy"]) == 1
+
+
+def test_a_row_that_another_process_trains_is_left_to_it(tmp_path):
+    words = ("sortquant-food101", "--tiny", "--rows", "none,had4", "--epochs", 1, "--output", tmp_path, "--json")
+    place = tmp_path / "runs" / "sortquant-food101" / "none-seed0"
+    with RunFolder(place).owned():
+        result = reproduce(*words)
+        assert "none-seed0 is left to another process" in result.output
+        assert [row["settings"]["row"] for row in said_by(result)["rows"]] == ["had4"]
+        assert place.is_dir(), "it is empty, and another's"
+        alone = reproduce(*words[:3], "none", *words[4:])
+        assert alone.exit_code == 0, "there is nothing to do, and nothing is wrong"
+    assert [row["settings"]["row"] for row in said_by(reproduce(*words))["rows"]] == ["none", "had4"]
 
 
 def test_what_is_asked_to_be_different_is_trained_and_recorded_so(tmp_path):

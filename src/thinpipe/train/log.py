@@ -40,6 +40,10 @@ class RunError(ThinpipeError, RuntimeError):
     """A folder that has no run, has one already, or has one of another recipe."""
 
 
+class BusyError(RunError):
+    """A folder that another process trains in."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepLine:
     """What is logged of a step.
@@ -167,13 +171,18 @@ class RunFolder:
         """Makes the folder, and keeps others from training in it; one that is empty after an error is taken away again.
 
         Raises:
-            RunError: it cannot be made, or another process trains in it.
+            RunError: it cannot be made.
+            BusyError: another process trains in it.
         """
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             place = os.open(self.path, os.O_RDONLY)
         try:
             self._lock(place)
+        except BaseException:
+            os.close(place)  # the folder is another's, empty as it may be yet
+            raise
+        try:
             yield
         except BaseException:
             with suppress(OSError):
@@ -190,7 +199,7 @@ class RunFolder:
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RunError(
+            raise BusyError(
                 f"another process trains in {self.path} right now; wait for it, or choose another folder: --run DIR"
             ) from error
         except OSError:  # a file system without locks

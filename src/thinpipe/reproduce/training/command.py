@@ -110,12 +110,13 @@ def training_command(table: Table) -> Callable[..., None]:
                     typer.echo(f"{len(session.records)} are recorded in {folder}; the same command goes on", err=True)
                 raise typer.Exit(1) from error
         show(session, as_json=json)
-        if status or not session.records:
+        if status or not (session.records or session.elsewhere):
             raise typer.Exit(status or 1)
 
     command.__doc__ = (
         f"{table.title}: {table.about}.\n\nEvery row is trained with every seed and recorded as soon as it is done; "
-        "one that is recorded is not trained again, and one that was interrupted goes on.\n\n"
+        "one that is recorded is not trained again, and one that was interrupted goes on. Start the same command "
+        "several times to train as many rows at once, on one GPU or on several with --device: they share the rows.\n\n"
         f"Example: [bold]thinpipe reproduce {table.name} --seeds 0,1,2[/bold]"
     )
     return command

@@ -71,7 +71,7 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
 
     Raises:
         RowError: the folder has a run of something else, or the device has not enough memory.
-        RunError: another process trains in the folder.
+        BusyError: another process trains in the folder.
     """
     recipe, origin = job.recipe, _origin(job, folder)
     try:

@@ -18,7 +18,7 @@ from thinpipe.reproduce.training.ask import Ask, Job
 from thinpipe.reproduce.training.made_up import write_texts
 from thinpipe.reproduce.training.run import PATIENCE, RowError, Shelf, forget_states, record_of, recorded, trained
 from thinpipe.reproduce.training.table import Row, Table
-from thinpipe.train.log import RunFolder
+from thinpipe.train.log import BusyError, RunFolder
 from thinpipe.train.progress import is_live
 from thinpipe.train.recipe import RecipeError
 from thinpipe.train.stop import Stop
@@ -43,6 +43,7 @@ class Session:
         runs: of the runs of all tables.
         records: what is recorded of the rows that were asked for.
         skipped: for names of rows why they were not trained.
+        elsewhere: how many rows another process was training.
         console: where progress is shown.
     """
 
@@ -52,6 +53,7 @@ class Session:
     runs: Path
     records: list[Record] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    elsewhere: int = 0
     console: Console = field(default_factory=_console)
 
     def run(self, *, again: bool) -> int:
@@ -72,6 +74,10 @@ class Session:
         # A live display says it in its own place: what is written into its midst would stay there.
         with Stop(None if is_live(self.console) else PATIENCE) as stop:
             for number, job in enumerate(wanted, 1):
+                # Others may have asked for the same rows since: several commands share them.
+                if not again and (found := self._found(job)) is not None:
+                    self.records.append(found)
+                    continue
                 self._say(f"{self.table.name} {job.name}, {number} of {len(wanted)}")
                 self._train(job, shelf, stop)
                 if stop.wanted:
@@ -86,7 +92,7 @@ class Session:
                 try:
                     job = Job.of(self.table, row, seed, self.ask, texts)
                     job.stand_in()  # which looks for the encoder
-                    found = None if again or self.folder is None else recorded(job, self.folder)
+                    found = None if again else self._found(job)
                 except _MISSING as error:
                     self._skip(row, error)
                     continue
@@ -97,6 +103,9 @@ class Session:
                     shutil.rmtree(self._place(job).path, ignore_errors=True)
                 yield job
 
+    def _found(self, job: Job) -> Record | None:
+        return None if self.folder is None else recorded(job, self.folder)
+
     def _train(self, job: Job, shelf: Shelf, stop: Stop) -> None:
         run = self._place(job)
         try:
@@ -104,6 +113,10 @@ class Session:
                 return
         except _MISSING as error:
             self._skip(job.row, error)
+            return
+        except BusyError:
+            self.elsewhere += 1
+            self._say(f"{job.name} is left to another process, which trains it right now")
             return
         except ThinpipeError as error:
             raise RowError(f"row {job.name}: {error}") from error

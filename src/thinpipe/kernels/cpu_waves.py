@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinpipe.kernels import reference_waves
 from thinpipe.kernels.cpu_tiles import TILE, compiled
 from thinpipe.kernels.planes import packed_size
 from thinpipe.kernels.threads import spread
@@ -47,7 +46,11 @@ def _cells(length: Any, half: int, edges: Any, cell: Any) -> None:
 def _encode(
     rows: Any, gains: Any, factors: Any, widths: Any, firsts: Any, edges: Any, out: Any, start: int, stop: int
 ) -> None:
-    """Encodes columns start to stop, multiples of 8, of all rows, in a number of columns that is one, too."""
+    """Encodes columns start to stop of all rows, which begin at a multiple of 8.
+
+    Where the number of all columns is one, too, rows begin with a byte, and parts of them can be encoded at once. Else
+    they are encoded whole, one after the other, into zeros: the end of one and the beginning of the next share a byte.
+    """
     count = rows.shape[1]
     length = np.empty(TILE, np.float32)
     below = np.empty(TILE, np.bool_)
@@ -69,17 +72,26 @@ def _encode(
             _cells(length[: numbers.size], half, edges, cell[: numbers.size])
             for t in range(numbers.size):
                 cell[t] = np.uint8(top - cell[t]) if below[t] else np.uint8(half + cell[t])
+            cell[numbers.size : numbers.size + (-numbers.size % 8)] = 0
             for place in range(widths[row]):
-                first = ((firsts[row] + place) * count + at) // 8
-                target = out[first : first + numbers.size // 8]
-                for k in range(target.size):
-                    lanes = (eights[k] >> np.uint64(place)) & _LANES
-                    target[k] = np.uint8((lanes * _GATHER) >> np.uint64(56))
+                first = (firsts[row] + place) * count + at
+                target = out[first // 8 :]
+                if first % 8 == 0:
+                    for k in range((numbers.size + 7) // 8):
+                        lanes = (eights[k] >> np.uint64(place)) & _LANES
+                        target[k] |= np.uint8((lanes * _GATHER) >> np.uint64(56))
+                else:
+                    for k in range((numbers.size + 7) // 8):
+                        lanes = (eights[k] >> np.uint64(place)) & _LANES
+                        both = np.uint16((lanes * _GATHER) >> np.uint64(56)) << np.uint16(first % 8)
+                        target[k] |= np.uint8(both)
+                        if both > 255:
+                            target[k + 1] |= np.uint8(both >> np.uint16(8))
 
 
 @compiled
 def _decode(packed: Any, scales: Any, widths: Any, firsts: Any, levels: Any, out: Any, start: int, stop: int) -> None:
-    """Decodes columns start to stop of all rows; the inverse of ``_encode``."""
+    """Decodes columns start to stop of all rows; the inverse of ``_encode``. One more byte is there than is needed."""
     count = out.shape[1]
     codes = np.empty(TILE, np.uint8)
     eights = codes.view(np.uint64)
@@ -94,11 +106,13 @@ def _decode(packed: Any, scales: Any, widths: Any, firsts: Any, levels: Any, out
             target = out[row, at : min(at + TILE, stop)]
             codes[:] = 0
             for place in range(widths[row]):
-                first = ((firsts[row] + place) * count + at) // 8
-                source = packed[first : first + target.size // 8]
-                for k in range(source.size):
+                first = (firsts[row] + place) * count + at
+                source = packed[first // 8 :]
+                shift = np.uint16(first % 8)
+                for k in range((target.size + 7) // 8):
+                    both = np.uint16(source[k]) | (np.uint16(source[k + 1]) << np.uint16(8))
                     # Each of eight copies of the byte keeps one bit, which a carry then brings to the top.
-                    lanes = (np.uint64(source[k]) * _LANES) & _SCATTER
+                    lanes = (np.uint64(np.uint8(both >> shift)) * _LANES) & _SCATTER
                     lanes = ((lanes + np.uint64(0x7F7F7F7F7F7F7F7F)) >> np.uint64(7)) & _LANES
                     eights[k] |= lanes << np.uint64(place)
             for t in range(target.size):
@@ -108,9 +122,7 @@ def _decode(packed: Any, scales: Any, widths: Any, firsts: Any, levels: Any, out
 def waves_encode(rows: Tensor, gains: Tensor, factors: Tensor, widths: Tensor, edges: Tensor, total: int) -> Tensor:
     """See ``reference_waves.waves_encode``."""
     count = rows.shape[1]
-    if count % 8:  # rows would share bytes
-        return reference_waves.waves_encode(rows, gains, factors, widths, edges, total)
-    out = torch.empty(packed_size(total * count, 1), dtype=torch.uint8)
+    out = torch.zeros(packed_size(total * count, 1), dtype=torch.uint8)
     inputs = (rows.contiguous(), gains, factors, widths)
     arrays = [*(each.numpy() for each in inputs), _firsts(widths), edges.numpy(), out.numpy()]
     _by_columns(len(widths), count, lambda start, stop: _encode(*arrays, start, stop))
@@ -119,17 +131,25 @@ def waves_encode(rows: Tensor, gains: Tensor, factors: Tensor, widths: Tensor, e
 
 def waves_decode(packed: Tensor, scales: Tensor, widths: Tensor, levels: Tensor, count: int) -> Tensor:
     """See ``reference_waves.waves_decode``."""
-    if count % 8:
-        return reference_waves.waves_decode(packed, scales, widths, levels, count)
     out = torch.empty(len(widths), count)
-    arrays = [packed.numpy(), scales.numpy(), widths.numpy(), _firsts(widths), levels.numpy(), out.numpy()]
+    arrays = [
+        torch.cat([packed, packed.new_zeros(1)]).numpy(),
+        scales.numpy(),
+        widths.numpy(),
+        _firsts(widths),
+        levels.numpy(),
+        out.numpy(),
+    ]
     _by_columns(len(widths), count, lambda start, stop: _decode(*arrays, start, stop))
     return out
 
 
 def _by_columns(rows: int, count: int, work: Callable[[int, int], None]) -> None:
-    """Spreads columns over cores, eight at a time."""
-    spread(rows * count, 8 * rows, lambda start, stop: work(start // rows, stop // rows))
+    """Spreads columns over cores, eight at a time, where rows share no byte."""
+    if count % 8:
+        work(0, count)
+    else:
+        spread(rows * count, 8 * rows, lambda start, stop: work(start // rows, stop // rows))
 
 
 def _firsts(widths: Tensor) -> Any:

@@ -42,7 +42,7 @@ _SOME = 32
 
 
 class Wave(Coder):
-    """Errs least of all codecs on images, and on whatever has channels that differ.
+    """Errs little where neighbours are alike, as in images, and where channels differ, as they do nearly everywhere.
 
     Args:
         bits: of a number, on average; from 1/128 to 8.

@@ -9,6 +9,7 @@ import typer
 from thinpipe import __version__
 from thinpipe.bench.command import bench_app
 from thinpipe.check.command import check_command
+from thinpipe.check.probe_command import probe_command
 from thinpipe.codecs.command import codecs_command
 from thinpipe.demo.command import demo_command
 from thinpipe.help import App
@@ -32,6 +33,7 @@ app = App(
 app.command("demo")(demo_command)
 app.command("check")(check_command)
 app.command("codecs")(codecs_command)
+app.command("probe")(probe_command)
 app.command("train")(train_command)
 app.command("serve")(serve_command)
 app.command("keygen")(keygen_command)

@@ -119,7 +119,7 @@ def check_command(
         torch.manual_seed(seed)
         found = load(target)
         verify_words(found.model, balance or [], at or [])
-        loaded = cast(_with_inputs(found, input, high, computed), computed)
+        loaded = cast(with_inputs(found, input, high, computed), computed)
         places = read_devices(devices)
         splits = read_splits(balance or [], at or [], stages or [], loaded, places[0])
         subject = Subject(
@@ -167,7 +167,12 @@ def _run(check: Check) -> list[Result]:
     return [check.run(case) for case in shown]
 
 
-def _with_inputs(target: Target, shape: str | None, high: int | None, dtype: torch.dtype) -> Target:
+def with_inputs(target: Target, shape: str | None, high: int | None, dtype: torch.dtype) -> Target:
+    """Draws a batch of a shape, where one is given.
+
+    Raises:
+        UsageError: there is no such shape, and the factory returned no batch either.
+    """
     if shape is not None:
         return Target(target.model, random_input(shape, high=high, dtype=dtype), target.loss)
     if target.inputs is None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_unflatten
 
 from thinpipe import Pipe, Split, cutting
-from thinpipe.check.cases import REPLAY, Case, Result, Settings
+from thinpipe.check.cases import REPLAY, Case, Cut, Result, Settings
 from thinpipe.check.compare import Difference, differences
 from thinpipe.check.references import DeferredBatches, MicroBatches, Reference, WholeBatch
 from thinpipe.check.step import Outcome, pipe_step
@@ -17,6 +17,18 @@ from thinpipe.check.subject import Subject
 from thinpipe.check.target import UsageError, described
 from thinpipe.check.traits import Traits
 from thinpipe.stages.microbatch import Batch
+
+
+def parts_of(
+    subject: Subject, model: nn.Module, cut: Cut, chunks: int
+) -> tuple[nn.Sequential | Split, list[int] | None]:
+    """Finds what a pipe takes for a model that is cut so: a sequence and its balance, or a split."""
+    numbers = [place for place in cut if isinstance(place, int)]
+    if isinstance(model, nn.Sequential) and numbers:
+        return model, numbers
+    batch = Batch.of(subject.inputs, chunks)
+    micro = tree_unflatten(batch.micro_batches()[0], batch.spec)
+    return cutting.split(model, at=[str(place) for place in cut], example=micro), None
 
 
 class Check:
@@ -140,7 +152,7 @@ class Check:
         return pipe_step(self._subject, self._pipe_of(model, case))
 
     def _pipe_of(self, model: nn.Module, case: Case) -> Pipe:
-        parts, balance = self._parts(model, case)
+        parts, balance = parts_of(self._subject, model, case.split, case.chunks)
         return Pipe(
             parts,
             balance,
@@ -149,14 +161,6 @@ class Check:
             checkpoint=case.checkpoint,
             deferred_batch_norm=self._settings.deferred,
         )
-
-    def _parts(self, model: nn.Module, case: Case) -> tuple[nn.Sequential | Split, list[int] | None]:
-        numbers = [place for place in case.split if isinstance(place, int)]
-        if isinstance(model, nn.Sequential) and numbers:
-            return model, numbers
-        batch = Batch.of(self._subject.inputs, case.chunks)
-        micro = tree_unflatten(batch.micro_batches()[0], batch.spec)
-        return cutting.split(model, at=[str(place) for place in case.split], example=micro), None
 
     def _one_device(self, reference: Reference) -> Outcome:
         if reference not in self._outcomes:

@@ -13,11 +13,12 @@ from rich.progress import track
 from torch import nn
 
 from thinpipe.check.cases import Result, Settings, stages_of
-from thinpipe.check.options import random_input, read_devices, read_modes, read_numbers, read_splits, verify_words
+from thinpipe.check.options import read_devices, read_modes, read_numbers, read_splits, verify_words, with_inputs
 from thinpipe.check.report import WIDTH, Report
 from thinpipe.check.runner import Check
 from thinpipe.check.subject import Subject, cast, squared_distance
-from thinpipe.check.target import Target, UsageError, load
+from thinpipe.check.target import UsageError, load
+from thinpipe.check.words import Devices, Factory, High, Shape
 from thinpipe.help import MORE, HelpAll
 from thinpipe.runtime.pipe import CHECKPOINT_MODES
 from thinpipe.stages.microbatch import Batch
@@ -27,15 +28,7 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
 def check_command(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="Your factory: package.module:factory or path/to/file.py:factory. It returns a model, (model, inputs) "
-            "or (model, inputs, loss_fn), with loss_fn(outputs) a scalar.",
-            show_default=False,
-        ),
-    ],
+    target: Factory,
     *,
     stages: Annotated[
         list[int] | None,
@@ -56,22 +49,9 @@ def check_command(
             metavar="A,B", help=f"Of {', '.join(CHECKPOINT_MODES)}, those to try (default: all).", show_default=False
         ),
     ] = ",".join(CHECKPOINT_MODES),
-    input: Annotated[
-        str | None,
-        typer.Option(
-            metavar="16x3x32x32",
-            help="Draw inputs of this shape, if the factory returns none; integers as 16x128:int64.",
-            show_default=False,
-        ),
-    ] = None,
-    high: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Integers are drawn below this: the vocabulary.", show_default=False),
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="One for each stage (default: all GPUs, or the CPU).", show_default=False),
-    ] = None,
+    input: Shape = None,
+    high: High = None,
+    devices: Devices = None,
     autocast: Annotated[
         Literal["bf16"] | None,
         typer.Option(metavar="bf16", help="Run everything under autocast.", show_default=False),
@@ -165,21 +145,6 @@ def _run(check: Check) -> list[Result]:
     cases = check.cases()
     shown = track(cases, "checking", console=progress, transient=True, disable=not progress.is_terminal)
     return [check.run(case) for case in shown]
-
-
-def with_inputs(target: Target, shape: str | None, high: int | None, dtype: torch.dtype) -> Target:
-    """Draws a batch of a shape, where one is given.
-
-    Raises:
-        UsageError: there is no such shape, and the factory returned no batch either.
-    """
-    if shape is not None:
-        return Target(target.model, random_input(shape, high=high, dtype=dtype), target.loss)
-    if target.inputs is None:
-        raise UsageError(
-            "the factory returns a model and no inputs; return (model, inputs), or give a shape: --input 16x3x32x32"
-        )
-    return target
 
 
 def _facts(subject: Subject, precision: torch.dtype) -> str:

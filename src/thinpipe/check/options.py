@@ -116,3 +116,18 @@ def random_input(text: str, *, high: int | None, dtype: torch.dtype) -> Tensor:
     if high is None or high < 1:
         raise UsageError(f"{text} needs --high N, one more than the largest integer the model takes (its vocabulary)")
     return torch.randint(high, shape, dtype=kind)
+
+
+def with_inputs(target: Target, shape: str | None, high: int | None, dtype: torch.dtype) -> Target:
+    """Draws a batch of a shape, where one is given.
+
+    Raises:
+        UsageError: there is no such shape, and the factory returned no batch either.
+    """
+    if shape is not None:
+        return Target(target.model, random_input(shape, high=high, dtype=dtype), target.loss)
+    if target.inputs is None:
+        raise UsageError(
+            "the factory returns a model and no inputs; return (model, inputs), or give a shape: --input 16x3x32x32"
+        )
+    return target

@@ -67,7 +67,10 @@ class Probe:
         try:
             self._traits = Traits.of(subject)
             if not self._traits.comparable:
-                raise UsageError("the model draws random numbers even in evaluation mode: no two steps are alike")
+                raise UsageError(
+                    "the model draws random numbers even in evaluation mode, so no two steps are alike; have the "
+                    "factory replace the layer that does"
+                )
             self._right = self._step(None, None)
         except UsageError:
             raise

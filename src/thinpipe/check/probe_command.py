@@ -15,12 +15,12 @@ from rich.table import Table
 
 from thinpipe.bench.codecs_command import split_specs
 from thinpipe.check.cases import stages_of
-from thinpipe.check.command import with_inputs
-from thinpipe.check.options import read_devices, read_splits, verify_words
+from thinpipe.check.options import read_devices, read_splits, verify_words, with_inputs
 from thinpipe.check.probe import Probe, Probed
 from thinpipe.check.report import WIDTH
 from thinpipe.check.subject import Subject, cast, squared_distance
 from thinpipe.check.target import UsageError, load
+from thinpipe.check.words import Devices, Factory, High, Shape
 from thinpipe.codecs import codec as codec_of
 from thinpipe.errors import SpecError
 
@@ -33,15 +33,7 @@ _MEANING = (
 
 
 def probe_command(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="Your factory: package.module:factory or path/to/file.py:factory. It returns a model, (model, inputs) "
-            "or (model, inputs, loss_fn), with loss_fn(outputs) a scalar.",
-            show_default=False,
-        ),
-    ],
+    target: Factory,
     *,
     codecs: Annotated[
         str, typer.Option(metavar="A,B", help="Those to try, as had:4,wave:2; thinpipe codecs lists them.")
@@ -57,23 +49,9 @@ def probe_command(
         str | None,
         typer.Option(metavar="A,B", help="Or the modules that begin a stage, as encoder.layer.2.", show_default=False),
     ] = None,
-    input: Annotated[
-        str | None,
-        typer.Option(
-            metavar="16x3x32x32",
-            help="Draw inputs of this shape, if the factory returns none, though real ones tell more; integers as "
-            "16x128:int64.",
-            show_default=False,
-        ),
-    ] = None,
-    high: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Integers are drawn below this: the vocabulary.", show_default=False),
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="One for each stage (default: all GPUs, or the CPU).", show_default=False),
-    ] = None,
+    input: Shape = None,
+    high: High = None,
+    devices: Devices = None,
     seed: Annotated[int, typer.Option(help="Seed of the factory, the random batch and every step.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
@@ -145,7 +123,7 @@ def _show(place: str, results: list[Probed], quiet: frozenset[str]) -> None:
     console.print(table)
     console.print(_MEANING)
     if quiet:
-        console.print(f"In evaluation mode, for they would draw random numbers: {', '.join(sorted(quiet)[:8])}.")
+        console.print(f"In evaluation mode, for they would draw random numbers: {', '.join(sorted(quiet))}.")
 
 
 def _figure(value: float | None) -> str:

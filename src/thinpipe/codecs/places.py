@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinpipe.codecs.tiles import even
+from thinpipe.codecs.tiles import Grid, even
 
 _LEAST = 16
 """Elements of a place, if the tensor has so many: each place sends a scale."""
 
 
 @dataclass(frozen=True)
-class Places:
+class Places(Grid):
     """How a tensor is cut.
 
     ::
@@ -80,33 +80,15 @@ class Places:
         return self.channels // self.fold
 
     @property
-    def rows(self) -> int:
-        """How many tiles are one below the other in a plane."""
-        return -(-self.height // self.tall)
-
-    @property
-    def columns(self) -> int:
-        """How many tiles are side by side in a plane."""
-        return -(-self.width // self.wide)
-
-    @property
     def count(self) -> int:
         """How many places there are."""
         return self.samples * self.fold * self.rows * self.columns
 
-    @property
-    def size(self) -> int:
-        """How many elements a tile has."""
-        return self.tall * self.wide
-
     def cut(self, x: Tensor) -> Tensor:
-        """Lists the tiles: kinds x places x elements. One at an edge goes on with the edge's own values."""
+        """Lists the tiles: kinds x places x elements."""
         x = x.reshape(self.samples, self.width, self.channels) if self.last else x
         x = x.transpose(1, 2) if self.last else x
-        x = x.reshape(self.samples, self.channels, self.height, self.width)
-        for dim, size, whole in ((2, self.height, self.rows * self.tall), (3, self.width, self.columns * self.wide)):
-            if size < whole:
-                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+        x = self.filled(x.reshape(self.samples, self.channels, self.height, self.width))
         x = x.view(self.samples, self.kinds, self.fold, self.rows, self.tall, self.columns, self.wide)
         return x.permute(1, 0, 2, 3, 5, 4, 6).reshape(self.kinds, self.count, self.size).contiguous()
 

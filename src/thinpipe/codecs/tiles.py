@@ -11,9 +11,40 @@ _LEAST = 16
 """Planes of fewer elements are no images: all of a row is one line."""
 
 
+class Grid:
+    """Planes that are cut into tiles; a tile at an edge goes on with the edge's own values."""
+
+    height: int
+    width: int
+    tall: int
+    wide: int
+
+    @property
+    def rows(self) -> int:
+        """How many tiles are one below the other in a plane."""
+        return -(-self.height // self.tall)
+
+    @property
+    def columns(self) -> int:
+        """How many tiles are side by side in a plane."""
+        return -(-self.width // self.wide)
+
+    @property
+    def size(self) -> int:
+        """How many elements a tile has."""
+        return self.tall * self.wide
+
+    def filled(self, x: Tensor) -> Tensor:
+        """Makes whole tiles of the last two dimensions."""
+        for dim, size, whole in ((-2, self.height, self.rows * self.tall), (-1, self.width, self.columns * self.wide)):
+            if size < whole:
+                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+        return x
+
+
 @dataclass(frozen=True)
-class Tiling:
-    """How a tensor is cut; a tile at an edge goes on with the edge's own values.
+class Tiling(Grid):
+    """How a tensor is cut.
 
     ::
 
@@ -48,31 +79,13 @@ class Tiling:
         return cls(rows, 1, line, 1, even(line, side * side))
 
     @property
-    def rows(self) -> int:
-        """How many tiles are one below the other in a plane."""
-        return -(-self.height // self.tall)
-
-    @property
-    def columns(self) -> int:
-        """How many tiles are side by side in a plane."""
-        return -(-self.width // self.wide)
-
-    @property
     def count(self) -> int:
         """How many tiles there are."""
         return self.planes * self.rows * self.columns
 
-    @property
-    def size(self) -> int:
-        """How many elements a tile has."""
-        return self.tall * self.wide
-
     def cut(self, x: Tensor) -> Tensor:
         """Lists the tiles, one a row."""
-        x = x.reshape(self.planes, self.height, self.width)
-        for dim, size, whole in ((1, self.height, self.rows * self.tall), (2, self.width, self.columns * self.wide)):
-            if size < whole:
-                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+        x = self.filled(x.reshape(self.planes, self.height, self.width))
         x = x.view(self.planes, self.rows, self.tall, self.columns, self.wide)
         return x.transpose(2, 3).reshape(self.count, self.size)
 

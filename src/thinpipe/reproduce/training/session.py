@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,7 +101,7 @@ class Session:
                     self.records.append(found)
                     continue
                 if again:
-                    shutil.rmtree(self._place(job).path, ignore_errors=True)
+                    self._forget(job)
                 yield job
 
     def _found(self, job: Job) -> Record | None:
@@ -122,6 +123,12 @@ class Session:
             raise RowError(f"row {job.name}: {error}") from error
         self.records.append(kept(record_of(job, run.path), output=self.folder, tiny=self.ask.tiny))
         forget_states(run)
+
+    def _forget(self, job: Job) -> None:
+        """Deletes what is left of an earlier run, unless another process is at it."""
+        run = self._place(job)
+        with suppress(BusyError), run.owned():
+            shutil.rmtree(run.path, ignore_errors=True)
 
     def _place(self, job: Job) -> RunFolder:
         return RunFolder(self.runs / self.table.name / job.name)

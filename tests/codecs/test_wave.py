@@ -74,7 +74,7 @@ def test_places_are_cut_and_joined_without_a_loss(shape, side, few, seed):
     places = Places.of(x.shape, side, few)
     tiles = places.cut(x)
     assert tiles.shape == (places.kinds, places.count, places.size)
-    assert torch.equal(places.joined(tiles).view(x.shape), x)
+    assert torch.equal(places.joined(tiles, x.dtype).view(x.shape), x)
 
 
 def test_channels_are_taken_for_one_where_samples_are_few():

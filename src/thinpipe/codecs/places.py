@@ -85,17 +85,18 @@ class Places(Grid):
         return self.samples * self.fold * self.rows * self.columns
 
     def cut(self, x: Tensor) -> Tensor:
-        """Lists the tiles: kinds x places x elements."""
+        """Lists the tiles: kinds x places x elements, in single precision."""
         x = x.reshape(self.samples, self.width, self.channels) if self.last else x
         x = x.transpose(1, 2) if self.last else x
         x = self.filled(x.reshape(self.samples, self.channels, self.height, self.width))
         x = x.view(self.samples, self.kinds, self.fold, self.rows, self.tall, self.columns, self.wide)
-        return x.permute(1, 0, 2, 3, 5, 4, 6).reshape(self.kinds, self.count, self.size).contiguous()
+        x = x.permute(1, 0, 2, 3, 5, 4, 6).to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+        return x.view(self.kinds, self.count, self.size)
 
-    def joined(self, tiles: Tensor) -> Tensor:
-        """Puts tiles together again; returns the tensor's elements in its order."""
+    def joined(self, tiles: Tensor, dtype: torch.dtype) -> Tensor:
+        """Puts tiles together again; returns the tensor's elements in its order and type."""
         x = tiles.view(self.kinds, self.samples, self.fold, self.rows, self.columns, self.tall, self.wide)
-        x = x.permute(1, 0, 2, 3, 5, 4, 6)
-        x = x.reshape(self.samples, self.channels, self.rows * self.tall, self.columns * self.wide)
+        x = x.permute(1, 0, 2, 3, 5, 4, 6).to(dtype, memory_format=torch.contiguous_format).contiguous()
+        x = x.view(self.samples, self.channels, self.rows * self.tall, self.columns * self.wide)
         x = x[:, :, : self.height, : self.width]
         return (x.flatten(2).transpose(1, 2) if self.last else x).reshape(-1)

@@ -61,7 +61,7 @@ class Wave(Coder):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         places = self._places(x.shape)
-        tiles = places.cut(x.to(torch.float32))
+        tiles = places.cut(x)
         unit = unit_of(tiles)
         if unit != 1:
             tiles = tiles / unit
@@ -76,8 +76,7 @@ class Wave(Coder):
         waves = waves_of(places.tall, places.wide, x.device)
         told = self._octaves(waves, tiles, factors, places)
         share = _shared(places, to_bytes(told).cpu().numpy().tobytes(), self._total(places), x.device)
-        with torch.autocast(x.device.type, enabled=False):
-            found = waves[share.waves] @ tiles.view(-1, places.size).T
+        found = _product(waves[share.waves], tiles.view(-1, places.size).T)
         rows = found.view(-1, places.count).index_select(0, share.rows)
         edges, _ = tables(x.device)
         gains = share.sigmas.reciprocal()
@@ -92,14 +91,19 @@ class Wave(Coder):
         _, levels = tables(device)
         rows = kernels_for(device).waves_decode(sections[3], share.sigmas, share.widths, levels, places.count)
         found = torch.zeros(len(share.waves) * places.kinds, places.count, device=device)
-        found = found.index_copy_(0, share.rows, rows).view(len(share.waves), -1)
-        with torch.autocast(device.type, enabled=False):
-            tiles = found.T @ waves_of(places.tall, places.wide, device)[share.waves]
-        # Halves cannot overflow where a sum can.
-        most = torch.finfo(torch.float32).max / 2
-        tiles = tiles.view(places.kinds, places.count, places.size).mul_((scale / 2)[:, None])
-        tiles = tiles.add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
-        return restored(places.joined(tiles), shape, dtype)
+        found = found.index_copy_(0, share.rows, rows)
+        waves = waves_of(places.tall, places.wide, device)[share.waves]
+        if float(scale.nan_to_num().max() * share.reach + mean.abs().max()) < MOST:
+            found.mul_(scale)
+            found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]  # the first wave has no hills
+            tiles = _product(found.view(len(waves), -1).T, waves)
+            if torch.finfo(dtype).max >= MOST:
+                return places.joined(tiles, dtype).view(shape)
+        else:  # a sum could overflow; halves cannot
+            most = torch.finfo(torch.float32).max / 2
+            tiles = _product(found.view(len(waves), -1).T, waves).view(places.kinds, places.count, places.size)
+            tiles = tiles.mul_((scale / 2)[:, None]).add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
+        return restored(places.joined(tiles, torch.float32), shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         places = self._places(shape)
@@ -122,8 +126,7 @@ class Wave(Coder):
         """Measures how far each wave of each channel goes, over places of length 1."""
         enough = max(_SOME, _WORK // (places.kinds * places.size**2))
         some = slice(None, None, max(1, places.count // enough))
-        with torch.autocast(tiles.device.type, enabled=False):
-            found = (tiles[:, some] * factors[some, None]).nan_to_num_(0.0, 0.0, 0.0) @ waves.T
+        found = _product((tiles[:, some] * factors[some, None]).nan_to_num_(0.0, 0.0, 0.0), waves.T)
         known = (factors[some] > 0).sum().clamp(min=1)
         squares = torch.linalg.vector_norm(found, dim=1).square() / known
         if self._each(places):
@@ -132,8 +135,14 @@ class Wave(Coder):
         return octaves_of(torch.cat([squares.sum(0) / places.kinds, squares.sum(1) * (places.kinds / whole)]))
 
 
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Multiplies in single precision, whatever the model around it does."""
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
+
+
 class _Share:
-    """Which waves of which channels have bits, and how many.
+    """Which waves of which channels have bits, and how many, and how far an element goes with them at most.
 
     Args:
         octaves: of each, waves by waves.
@@ -145,12 +154,15 @@ class _Share:
     def __init__(self, octaves: Tensor, places: Places, total: int, device: torch.device) -> None:
         bits = allotted(octaves, _slowness(places)[:, None].expand(-1, places.kinds).flatten(), total)
         used = bits.nonzero().flatten()
-        waves, where = torch.unique(used // places.kinds, return_inverse=True)
+        level = torch.cat([torch.zeros(1, dtype=used.dtype), used // places.kinds])  # the mean has the first wave
+        waves, where = torch.unique(level, return_inverse=True)
+        sigmas = sigmas_of(octaves[used])
         self.total = total
         self.waves = waves.to(device)
-        self.rows = (where * places.kinds + used % places.kinds).to(device)
+        self.rows = (where[1:] * places.kinds + used % places.kinds).to(device)
         self.widths = bits[used].to(device, torch.int32)
-        self.sigmas = sigmas_of(octaves[used]).to(device)
+        self.sigmas = sigmas.to(device)
+        self.reach = 2 / math.sqrt(places.size) * float(tables(torch.device("cpu"))[1].max()) * float(sigmas.sum())
 
 
 @lru_cache(maxsize=8)  # a tensor is often unpacked where others like it were packed a moment ago

@@ -62,7 +62,12 @@ def test_speed_is_set_beside_the_baseline_and_the_published(command, rows, tmp_p
 
 def test_rows_that_do_not_fit_the_devices_are_left_out_or_refused():
     run = bench("unet-speed", "--tiny", "--devices", "cpu:1", "--steps", "1", "--epochs", "2", "--json")
-    assert [row["row"] for row in run["rows"]] == ["baseline", "pipeline-1", "pipeline-1-cheap"]
+    assert [row["row"] for row in run["rows"]] == [
+        "baseline",
+        "pipeline-1",
+        "pipeline-1-cheap",
+        "pipeline-1-torchgpipe",
+    ]
     assert "4 devices" in bench("unet-speed", "--tiny", "--devices", "cpu:2", "--rows", "pipeline-4", fails=True)
     assert "did you mean pipeline-" in bench("unet-speed", "--tiny", "--rows", "pipeline-3", fails=True)
 

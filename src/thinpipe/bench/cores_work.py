@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from thinpipe.bench.measure import Variant
-from thinpipe.bench.workload import Workload
+from thinpipe.bench.workload import Workload, has_torchgpipe, torchgpipes
 from thinpipe.runtime.pipe import Pipe
 
 
@@ -58,14 +57,9 @@ class Trainings:
 
     def torchgpipe(self) -> Variant | None:
         """``GPipe``, None where it is not installed."""
-        if importlib.util.find_spec("torchgpipe") is None:
+        if not has_torchgpipe():
             return None
-        from torchgpipe import GPipe
-
-        row = self.workload.row
-        network, places = copy.deepcopy(self.network), self.workload.devices
-        balance = list(row.balance)
-        return self._whole(GPipe(network, balance, devices=places, chunks=row.chunks, checkpoint=row.checkpoint))
+        return self._whole(torchgpipes(copy.deepcopy(self.network), self.workload.row, self.workload.devices))
 
     def _whole(self, module: nn.Module) -> Variant:
         return self._step(module, lambda: self.workload.loss(module(self.images), self.target).backward())

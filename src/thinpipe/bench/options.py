@@ -17,6 +17,7 @@ from thinpipe.bench.devices import Devices
 from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet
 from thinpipe.bench.table import Row, Table
+from thinpipe.bench.workload import has_torchgpipe
 from thinpipe.errors import DeviceError
 from thinpipe.suggest import instead_of
 
@@ -60,7 +61,7 @@ def chosen(table: Table, names: str | None, devices: str | None) -> tuple[list[R
         raise typer.BadParameter(str(error)) from error
     by_name = {row.name: row for row in table.rows}
     if names is None:
-        fitting = [row for row in table.rows if places.fit(row.n)]
+        fitting = [row for row in table.rows if places.fit(row.n) and (has_torchgpipe() or not row.rival)]
         left = [row.name for row in table.rows if not places.fit(row.n)]
         if left:
             Console(stderr=True).print(f"not run, for want of devices in {places.text}: {', '.join(left)}")
@@ -71,6 +72,8 @@ def chosen(table: Table, names: str | None, devices: str | None) -> tuple[list[R
             raise typer.BadParameter(f"{table.bench} has no row {name!r}; {instead_of(name, by_name)}")
     rows = [by_name[name] for name in wanted]
     for row in rows:
+        if row.rival and not has_torchgpipe():
+            raise typer.BadParameter(f"row {row.name} is torchgpipe's: pip install 'thinpipe[bench]'")
         try:
             places.take(row.n)
         except DeviceError as error:

@@ -69,6 +69,8 @@ def measure_speed(
     notes = [f"all {row.n} stages on one GPU"] if row.n > 1 and len(gpus(devices)) == 1 else []
     if row.recompute == "cheap":
         notes.append("not among the published rows: the results of convolutions are kept, and the rest is recomputed")
+    if row.rival:
+        notes.append("torchgpipe itself, with the same settings on the same machine")
     batches = length.batches(row, table.dataset)
     results: dict[str, float | None] = {"throughput": None, "parameters": parameter_count(table, row)}
     samples: dict[str, list[float]] = {}
@@ -91,7 +93,8 @@ def measure_speed(
         "cudnn_benchmark": autotune,
         "seed": seed,
     }
-    return Record(table.bench, results, samples, settings, Machine.current(), row.name, published, notes)
+    machine = Machine.current(*(["torchgpipe"] if row.rival else []))
+    return Record(table.bench, results, samples, settings, machine, row.name, published, notes)
 
 
 def _train(workload: Workload, batches: list[int], epochs: int, tick: Callable[[], None]) -> list[float]:

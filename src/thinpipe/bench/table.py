@@ -40,6 +40,7 @@ class Row:
         balance: layers of each stage; none for the bare module.
         checkpoint: which micro-batches are recomputed.
         recompute: what is repeated of them.
+        rival: whether it is torchgpipe that trains it, not us.
         published: the authors' figures.
     """
 
@@ -50,6 +51,7 @@ class Row:
     balance: tuple[int, ...] = ()
     checkpoint: Mode = "except_last"
     recompute: Literal["all", "cheap"] = "all"
+    rival: bool = False
     published: Published = field(default_factory=Published)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -58,11 +59,12 @@ class Workload:
             return build(self.table, self.row)
 
     def module(self) -> nn.Module:
-        """Builds what the row trains: the network in a Pipe, or bare."""
-        network = self.network()
-        if not self.row.balance:
+        """Builds what the row trains: the network in a Pipe or, as a rival, in torchgpipe's, or bare."""
+        network, row = self.network(), self.row
+        if not row.balance:
             return network
-        row = self.row
+        if row.rival:
+            return torchgpipes(network, row, self.devices)
         return Pipe(
             network,
             row.balance,
@@ -94,6 +96,18 @@ class Workload:
         if self.table.optimizer == "rmsprop":
             return torch.optim.RMSprop(parameters, foreach=False)
         return torch.optim.SGD(parameters, lr=0.1, foreach=False)
+
+
+def has_torchgpipe() -> bool:
+    """Tells whether the rival is installed."""
+    return importlib.util.find_spec("torchgpipe") is not None
+
+
+def torchgpipes(network: nn.Sequential, row: Row, devices: list[torch.device]) -> nn.Module:
+    """Makes torchgpipe's pipe of a row; skips must not leave their stage."""
+    from torchgpipe import GPipe
+
+    return GPipe(network, list(row.balance), devices=devices, chunks=row.chunks, checkpoint=row.checkpoint)
 
 
 def build(table: Table, row: Row) -> nn.Sequential:

@@ -107,7 +107,8 @@ def torchgpipes(network: nn.Sequential, row: Row, devices: list[torch.device]) -
     """Makes torchgpipe's pipe of a row; skips must not leave their stage."""
     from torchgpipe import GPipe
 
-    return GPipe(network, list(row.balance), devices=devices, chunks=row.chunks, checkpoint=row.checkpoint)
+    pipe: nn.Module = GPipe(network, list(row.balance), devices=devices, chunks=row.chunks, checkpoint=row.checkpoint)
+    return pipe
 
 
 def build(table: Table, row: Row) -> nn.Sequential:

@@ -22,7 +22,6 @@ VALUES = [
     "block:1", "block:4", "block:5/24", "block:8/2", "block:12/1000", "block:4,sr",
     "had:1", "had:4", "had:8/16",
     "nf:4", "nf:4/10",
-    "dct:0.5", "dct:2/8", "dct:6",
     "wave:0.1", "wave:2/8", "wave:6",
 ]  # fmt: skip
 SHAPES = ["topk:0.1", "topk:0.7", "topk:0.25,own", "downsample:2", "downsample:5", "power:2", "svd:2"]

@@ -305,11 +305,11 @@ def test_the_table_of_the_wire_in_the_readme_is_the_recorded_one():
 def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
     readme = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(
-        r"([\d.]+)% without a codec, \*\*([\d.]+)% with `had:4`.* and ([\d.]+)% with `dct:2`.* "
+        r"([\d.]+)% without a codec, \*\*([\d.]+)% with `wave:2`.* and ([\d.]+)% with `wave:0.6`.* "
         r"has ([\d.]+)% in a quarter and ([\d.]+)% in an eighth",
         readme,
     ).groups()
-    for row, figure in zip(("none", "had4", "dct2", "sort6+2", "sort3+1"), said, strict=True):
+    for row, figure in zip(("none", "wave2", "wave0.6", "sort6+2", "sort3+1"), said, strict=True):
         files = [ROOT / f"results/sortquant-cifar10/{row}-seed{seed}.json" for seed in range(3)]
         mean = sum(json.loads(file.read_text())["accuracy"] for file in files) / 3
         digits = len(figure.partition(".")[2])

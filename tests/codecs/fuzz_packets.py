@@ -21,7 +21,7 @@ from thinpipe.errors import PacketError
 
 SPECS = [
     "none", "fp16", "bf16", "uniform:3", "uniform:8,zero", "uniform:16", "uniform:4,sr", "sort:3+1", "sort:9+3",
-    "kmeans:2", "block:4/8", "block:5/3,sr", "had:3/8", "had:8/4", "nf:4/4", "dct:0.5/4", "wave:0.5/4",
+    "kmeans:2", "block:4/8", "block:5/3,sr", "had:3/8", "had:8/4", "nf:4/4", "wave:0.5/4",
     "wave:6", "topk:0.1", "topk:0.4,own",
     "downsample:2", "power:1", "svd:2", "topk:0.2|uniform:8", "power:2|block:8", "downsample:2|sort:4",
     "none|zstd", "block:4/8|zstd", "topk:0.1|uniform:8|zstd", "ef(block:2/8)", "ef(topk:0.3|zstd)",

@@ -33,8 +33,8 @@ def bits(spec, x):
 
 def test_bits_go_to_the_channels_and_waves_that_need_them():
     x = maps()
-    assert bits("wave:0.6", x) < 0.8 * bits("dct:1", x)
-    assert error("wave:0.6", x) < 0.9 * error("dct:1", x)
+    assert bits("wave:0.6", x) < 0.2 * bits("had:4", x)
+    assert error("wave:0.6", x) < 0.6 * error("had:3", x)
     errors = [error(f"wave:{b}", x) for b in (0.02, 0.1, 0.3, 1, 2, 4)]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 2e-2

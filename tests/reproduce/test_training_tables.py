@@ -191,9 +191,9 @@ def test_gradients_may_have_a_codec_of_their_own(trained, folder):
     trained("sortquant-cifar10")
     one, both = (
         json.loads((folder / "sortquant-cifar10" / f"{row}-seed0.json").read_text())
-        for row in ("dct0.9-dct0.02-back-dct0.02", "dct2")
+        for row in ("wave0.6-back-wave0.15", "wave0.6")
     )
-    assert (one["settings"]["codec"], one["settings"]["grad_codec"]) == ("dct:0.9/dct:0.02", "dct:0.02")
+    assert (one["settings"]["codec"], one["settings"]["grad_codec"]) == ("wave:0.6", "wave:0.15")
     assert "grad_codec" not in both["settings"], "what is the same both ways is said once"
     assert one["float32_ratio"] < both["float32_ratio"]
 

@@ -18,7 +18,6 @@ SPECS = (
     *("uniform:8", "uniform:4", "uniform:4,zero", "sort:8", "sort:4", "kmeans:4"),
     *("block:8", "block:4", "block:4/32", "block:4/512", "block:3", "block:2/32", "block:4,sr"),
     *("had:4", "had:4/64", "had:3", "had:2", "nf:4"),
-    *("dct:4", "dct:2", "dct:1", "dct:0.5"),
     *("wave:4", "wave:2", "wave:1", "wave:0.6", "wave:0.3"),
     *("topk:0.1", "topk:0.1|uniform:8", "power:3|block:8", "svd:4", "downsample:2"),
     *("block:8|zstd", "block:4|zstd", "had:4|zstd"),

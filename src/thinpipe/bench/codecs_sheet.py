@@ -29,7 +29,7 @@ _HEADS = ["codec", "ratio", "bits", "error", "cosine", "signs", "encode GB/s", "
 _FAMILIES = {
     "one grid a tensor": ("uniform", "sort", "kmeans", "fp16", "bf16"),
     "a scale a block": ("block", "had", "nf"),
-    "waves": ("dct", "wave"),
+    "waves": ("wave",),
     "fewer elements": ("topk", "power", "svd", "downsample"),
     "bitsandbytes": ("bitsandbytes",),
 }

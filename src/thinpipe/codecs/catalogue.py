@@ -13,7 +13,6 @@ from thinpipe.codecs.block import DEFAULT_GROUP, Block
 from thinpipe.codecs.cast import Cast
 from thinpipe.codecs.codec import Codec, check_expansion
 from thinpipe.codecs.coder import Coder, Raw
-from thinpipe.codecs.cosine import DEFAULT_SIDE, Cosine
 from thinpipe.codecs.downsample import Downsample
 from thinpipe.codecs.feedback import ErrorFeedback
 from thinpipe.codecs.hadamard import DEFAULT_GROUP as HADAMARD_GROUP
@@ -26,8 +25,7 @@ from thinpipe.codecs.sort import Sort
 from thinpipe.codecs.spec import Stage, Word, parse
 from thinpipe.codecs.topk import TopK
 from thinpipe.codecs.uniform import Uniform
-from thinpipe.codecs.wave import DEFAULT_SIDE as WAVE_SIDE
-from thinpipe.codecs.wave import Wave
+from thinpipe.codecs.wave import DEFAULT_SIDE, Wave
 from thinpipe.errors import PacketError, SpecError
 from thinpipe.suggest import nearest
 
@@ -128,16 +126,10 @@ def _normal_float(stage: Stage) -> Coder:
     return NormalFloat(NF_GROUP if size is None else size.integer(2, _MOST_GROUP, "the size of a block"))
 
 
-def _cosine(stage: Stage) -> Coder:
-    width, size = _blocked(stage)
-    bits = width.number(1 / 64, 8, "the bits of a number")
-    return Cosine(bits, DEFAULT_SIDE if size is None else size.integer(2, 32, "the side of a tile"))
-
-
 def _wave(stage: Stage) -> Coder:
     width, size = _blocked(stage)
     bits = width.number(1 / 128, 8, "the bits of a number")
-    return Wave(bits, WAVE_SIDE if size is None else size.integer(2, 32, "the side of a tile"))
+    return Wave(bits, DEFAULT_SIDE if size is None else size.integer(2, 32, "the side of a tile"))
 
 
 def _kmeans(stage: Stage) -> Coder:
@@ -174,8 +166,7 @@ _ENTRIES = (
     _values("kmeans", "kmeans:B", "the 2**B levels that err least", _kmeans),
     _values("block", "block:B/G", "an even grid for every G neighbours", _block, ("sr",)),
     _values("had", "had:B/G", "the same, or G neighbours rotated where that errs less", _hadamard),
-    _values("dct", "dct:B/T", "waves of T x T neighbours, most bits for those that tell most", _cosine),
-    _values("wave", "wave:B/T", "the same of all channels together, each bit where it does most", _wave),
+    _values("wave", "wave:B/T", "waves of T x T neighbours of all channels, each bit where it does most", _wave),
     _values("nf", "nf:4/G", "the levels of NF4 for every G neighbours", _normal_float),
     Entry("topk", "topk:P", "the share P of greatest magnitude", Kind.SHAPE, _topk, ("own",)),
     Entry("downsample", "downsample:F", "averages of F x F or F neighbours", Kind.SHAPE, _downsample),

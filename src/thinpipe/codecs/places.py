@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinpipe.codecs.tiles import Grid, even
-
 _LEAST = 16
 """Elements of a place, if the tensor has so many: each place sends a scale."""
 
 
 @dataclass(frozen=True)
-class Places(Grid):
-    """How a tensor is cut.
+class Places:
+    """How a tensor is cut; a tile at an edge goes on with the edge's own values.
 
     ::
 
@@ -69,10 +67,25 @@ class Places(Grid):
             samples, channels, height, width = shape[0], shape[-1], 1, shape[1] if len(shape) == 3 else 1
         else:
             samples, channels, height, width = 1, 1, 1, shape.numel()
-        tall, wide = even(height, side), even(width, side if last or height > 1 else side * side)
+        tall, wide = _even(height, side), _even(width, side if last or height > 1 else side * side)
         need = -(-int(few) // max(1, samples * height * width))
         enough = (n for n in range(need, 4 * need) if channels % n == 0 and channels // n * tall * wide >= _LEAST)
         return cls(samples, channels, height, width, tall, wide, next(enough, 1), last)
+
+    @property
+    def rows(self) -> int:
+        """How many tiles are one below the other in a plane."""
+        return -(-self.height // self.tall)
+
+    @property
+    def columns(self) -> int:
+        """How many tiles are side by side in a plane."""
+        return -(-self.width // self.wide)
+
+    @property
+    def size(self) -> int:
+        """How many elements a tile has."""
+        return self.tall * self.wide
 
     @property
     def kinds(self) -> int:
@@ -88,7 +101,7 @@ class Places(Grid):
         """Lists the tiles: kinds x places x elements, in single precision."""
         x = x.reshape(self.samples, self.width, self.channels) if self.last else x
         x = x.transpose(1, 2) if self.last else x
-        x = self.filled(x.reshape(self.samples, self.channels, self.height, self.width))
+        x = self._filled(x.reshape(self.samples, self.channels, self.height, self.width))
         x = x.view(self.samples, self.kinds, self.fold, self.rows, self.tall, self.columns, self.wide)
         x = x.permute(1, 0, 2, 3, 5, 4, 6).to(torch.float32, memory_format=torch.contiguous_format).contiguous()
         return x.view(self.kinds, self.count, self.size)
@@ -100,3 +113,16 @@ class Places(Grid):
         x = x.view(self.samples, self.channels, self.rows * self.tall, self.columns * self.wide)
         x = x[:, :, : self.height, : self.width]
         return (x.flatten(2).transpose(1, 2) if self.last else x).reshape(-1)
+
+    def _filled(self, x: Tensor) -> Tensor:
+        """Makes whole tiles of the last two dimensions."""
+        for dim, size, whole in ((-2, self.height, self.rows * self.tall), (-1, self.width, self.columns * self.wide)):
+            if size < whole:
+                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+        return x
+
+
+def _even(size: int, most: int) -> int:
+    """Tells the size of as few equal parts as no part is larger than ``most`` with."""
+    parts = max(1, -(-size // most))
+    return max(1, -(-size // parts))

@@ -41,14 +41,7 @@ _OURS_FOR_IMAGES = (
     _Own("wave:0.6", "wave"),
     _Own("wave:0.3", "wave"),
     _Own("wave:0.15", "wave"),
-    _Own("dct:2", "dct"),
-    _Own("dct:0.9/dct:0.02", "dct, less back", "dct:0.02"),
-)
-_TRIED_TOO = (
-    _Own("dct:0.5/dct:0.02", "dct"),
-    _Own("dct:0.47/dct:1", "dct"),
-    _Own("dct:0.25", "dct"),
-    _Own("dct:0.62/dct:1", "dct, less back", "dct:0.32/dct:1"),
+    _Own("wave:0.6", "wave, less back", "wave:0.15"),
 )
 
 
@@ -90,7 +83,7 @@ SORTQUANT = (
                 "power",
                 Published(value=0.9554, ratio=0.101, note="from their table of two machines, batches of 64"),
             ),
-            ours=(*_OURS_FOR_IMAGES, *_TRIED_TOO),
+            ours=_OURS_FOR_IMAGES,
         )
         + CONV_ROWS,
         source=_SOURCE,

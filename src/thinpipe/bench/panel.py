@@ -78,7 +78,9 @@ class Panel:
         marks = [mark for each in self.series for mark in each.marks]
         floor = floor_of([mark.y for mark in marks], self.highest)
         seen = [mark for mark in marks if mark.y >= floor]
-        ends = [max(floor, mark.y + sign * mark.deviation) for mark in seen for sign in (-1, 1)]
+        top = max((mark.y for mark in seen), default=0.0) if self.highest is None else self.highest
+        least = floor - 0.5 * (top - floor)  # a long bar may be cut off
+        ends = [max(least, mark.y + sign * mark.deviation) for mark in seen for sign in (-1, 1)]
         self._ticks = even(ends if self.highest is None else [*ends, self.highest])
         self._floor = self._ticks[0]
         breadth = [*(mark.x for mark in marks), *self.reach]

@@ -23,7 +23,8 @@ from thinpipe.reproduce.training.table import DOCUMENTS, NONE, Row, Table
 
 TITLE = "What fewer bytes cost"
 _REMARK = "points of accuracy, or of Matthews' correlation x 100, against training without a codec"
-_ACROSS = "bytes that cross the cuts, both ways, over those of float32; 26x: so many times fewer"
+_ACROSS = "bytes that cross the cuts, both ways, over those of float32"
+_TIMES = "; 26x: so many times fewer"
 _WIDTH, _LEFT, _RIGHT, _BETWEEN = 800, 40, 788, 44
 _TALL, _SHORT = 230, 150
 _GROUPS: dict[Shape, str] = {"square": "the documents' codecs", "circle": "ours", "diamond": "learned bottlenecks"}
@@ -73,7 +74,8 @@ def frontier(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> str | None:
             spoken.append(" ".join((*filter(None, about), "; ".join(map(spoken_of, series)))))
         y = max(bottoms) + 20
     said = f'<text x="12" y="42" class="s" font-size="12">{escape(_REMARK)}</text>'
-    across = f'<text x="{_RIGHT}" y="{y:.1f}" class="s" text-anchor="end" font-size="12">{escape(_ACROSS)}</text>'
+    about = _ACROSS + (_TIMES if any(point.row.learned for points in panels.values() for point in points) else "")
+    across = f'<text x="{_RIGHT}" y="{y:.1f}" class="s" text-anchor="end" font-size="12">{escape(about)}</text>'
     return document(TITLE, ". ".join(spoken), [STYLE, said, *parts, across], round(y) + 12, _WIDTH)
 
 
@@ -119,9 +121,8 @@ def _point(each: Shown, rows: Sequence[Shown]) -> _Point | None:
 
 
 def _lines(panels: _Panels) -> list[list[tuple[str, str]]]:
-    """Deals panels out to lines: that of most marks alone, the others in pairs."""
-    first = max(panels, key=lambda about: len(panels[about]))
-    others = [about for about in panels if about != first]
+    """Deals panels out to lines: the first alone, the others in pairs."""
+    first, *others = panels
     return [[first], *(others[k : k + 2] for k in range(0, len(others), 2))]
 
 

@@ -74,8 +74,8 @@ def frontier(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> str | None:
             spoken.append(" ".join((*filter(None, about), "; ".join(map(spoken_of, series)))))
         y = max(bottoms) + 20
     said = f'<text x="12" y="42" class="s" font-size="12">{escape(_REMARK)}</text>'
-    about = _ACROSS + (_TIMES if any(point.row.learned for points in panels.values() for point in points) else "")
-    across = f'<text x="{_RIGHT}" y="{y:.1f}" class="s" text-anchor="end" font-size="12">{escape(about)}</text>'
+    caption = _ACROSS + (_TIMES if any(point.row.learned for points in panels.values() for point in points) else "")
+    across = f'<text x="{_RIGHT}" y="{y:.1f}" class="s" text-anchor="end" font-size="12">{escape(caption)}</text>'
     return document(TITLE, ". ".join(spoken), [STYLE, said, *parts, across], round(y) + 12, _WIDTH)
 
 

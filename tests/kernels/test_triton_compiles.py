@@ -37,6 +37,7 @@ WAVES = {
 CASES = [
     *(rotated(kernel, bits, group) for kernel in ("_encode", "_decode") for bits, group in ((4, 128), (1, 16))),
     *(rotated(kernel, 7, 256) for kernel in ("_encode", "_decode")),
+    ("gpu_waves", "_encode_rows", WAVES | {"out": "*u8"}, {"BYTES": 64}, {}),
     ("gpu_waves", "_encode", WAVES | {"out": "*u8"}, {"ROWS": 256}, {}),
     ("gpu_waves", "_decode", WAVES | {"out": "*fp32"}, {"COLUMNS": 1024}, {}),
     turn("*bf16", "*fp32"),

@@ -89,7 +89,7 @@ def compare(device):
                     case(f"{name} {shape} {dtype}", "turned", x.view(shape), dtype)
                     case(f"{name} {shape} from {dtype}", "turned", x.view(shape).to(dtype), torch.float32)
     edges, levels = (table.to(device) for table in tables(torch.device("cpu")))
-    for count in (1, 8, 333, 2049):
+    for count in (1, 8, 333, 1048, 2049):
         widths = torch.tensor([8, 1, 3, 2, 5], dtype=torch.int32, device=device)
         x, factor = (torch.randn(5, count) * 2).to(device), torch.randn(count).to(device)
         x[1, count // 2], x[3, count // 3], x[0, 0] = torch.nan, -torch.inf, 1e30

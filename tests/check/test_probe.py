@@ -1,6 +1,8 @@
 """``thinpipe probe``: what codecs do to one step of a model of the user's own."""
 
+import copy
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -66,9 +68,7 @@ def test_the_errors_are_those_of_the_step_that_a_codec_makes():
 def test_every_stage_before_a_cut_has_its_own_error():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    tried = Probe(subject(model, torch.randn(12, 8)), (1, 4, 1))
-    assert tried.quiet == {"2"}
-    first, second, last = tried.run("block:2").back
+    first, second, last = Probe(subject(model, torch.randn(12, 8)), (1, 4, 1)).run("block:2").back
     assert first > 0 and second > 0 and last == 0
     assert Probe(subject(model, torch.randn(12, 8)), (2, 1, 3)).run("block:2").back[1] is None, "it has no parameters"
 
@@ -94,10 +94,19 @@ def test_what_makes_no_sense_is_refused(words, why):
     assert why in " ".join(result.output.replace("│", " ").split())
 
 
+def test_dropout_stays_on_and_drops_the_same_in_every_step():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    inputs = torch.randn(12, 8)
+    dropped, kept = (Probe(subject(each, inputs), (2, 3)) for each in (model, copy.deepcopy(model).eval()))
+    assert dropped.run("none").outputs == dropped.run("none").gradients == 0
+    assert dropped.run("block:4").outputs != kept.run("block:4").outputs
+
+
 def test_a_model_that_cannot_be_repeated_is_refused():
     class Noisy(nn.Module):
         def forward(self, x):
-            return x + torch.randn_like(x)
+            return x + random.random()  # which are not torch's
 
-    with pytest.raises(UsageError, match="random numbers"):
+    with pytest.raises(UsageError, match="the same twice"):
         Probe(subject(nn.Sequential(nn.Linear(4, 4), Noisy(), nn.Linear(4, 2)), torch.randn(3, 4)), (2, 1))

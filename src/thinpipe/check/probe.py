@@ -1,5 +1,7 @@
 """What codecs at the cuts do to a model's outputs and gradients: one step each, beside the step without a codec.
 
+All steps are cut alike and begin with the same seed, so that they draw the same random numbers; dropout stays on.
+
 Activations and gradients are packed apart, since they do different harm::
 
     activations    x ~~> ŷ    what comes out is wrong, and so are the gradients of all parameters
@@ -21,7 +23,9 @@ from thinpipe.check.runner import parts_of
 from thinpipe.check.step import Tensors, pipe_step
 from thinpipe.check.subject import Subject
 from thinpipe.check.target import UsageError, described
-from thinpipe.check.traits import Traits
+
+_ALIKE = 1e-4
+"""What GPUs that add in another order may differ by."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +63,22 @@ class Probe:
         cut: where it is cut.
 
     Raises:
-        UsageError: it cannot be cut so, does not run, or draws random numbers whatever it is told.
+        UsageError: it cannot be cut so, does not run, or does not do the same twice.
     """
 
     def __init__(self, subject: Subject, cut: Cut) -> None:
         self._subject, self._cut = subject, cut
         try:
-            self._traits = Traits.of(subject)
-            if not self._traits.comparable:
-                raise UsageError(
-                    "the model draws random numbers even in evaluation mode, so no two steps are alike; have the "
-                    "factory replace the layer that does"
-                )
-            self._right = self._step(None, None)
+            self._right, again = self._step(None, None), self._step(None, None)
         except UsageError:
             raise
         except Exception as error:
             raise UsageError(f"the model does not run, cut as {','.join(map(str, cut))}: {described(error)}") from error
-
-    @property
-    def quiet(self) -> frozenset[str]:
-        """The layers that are in evaluation mode, for they would draw random numbers."""
-        return self._traits.draws
+        if not _error(again.outputs, self._right.outputs, self._right.outputs) < _ALIKE:
+            raise UsageError(
+                "the model does not do the same twice, from the same seed: nothing can be told from one step of it; "
+                "have the factory replace the layer that draws random numbers which are not torch's"
+            )
 
     def run(self, codec: str) -> Probed:
         """Tries a codec.
@@ -99,7 +97,7 @@ class Probe:
         )
 
     def _step(self, codec: str | None, grad_codec: str | None) -> _Step:
-        parts, balance = parts_of(self._subject, self._traits.quiet(self._subject), self._cut, 1)
+        parts, balance = parts_of(self._subject, self._subject.copied(), self._cut, 1)
         pipe = Pipe(
             parts,
             balance,

@@ -91,7 +91,7 @@ def probe_command(
     shown = track(specs, "probing", console=progress, transient=True, disable=not progress.is_terminal)
     results = [probe.run(spec) for spec in shown]
     place = ",".join(map(str, cut))
-    _show(place, results, probe.quiet)
+    _show(place, results)
     if as_json:
         typer.echo(json.dumps({"target": target, "cut": place, "codecs": [asdict(each) for each in results]}))
 
@@ -106,7 +106,7 @@ def _read(text: str) -> tuple[str, ...]:
     return specs
 
 
-def _show(place: str, results: list[Probed], quiet: frozenset[str]) -> None:
+def _show(place: str, results: list[Probed]) -> None:
     table = Table(title=f"codecs at the cuts of {place}", title_justify="left")
     table.add_column("codec")
     table.add_column("bits", justify="right")
@@ -122,8 +122,6 @@ def _show(place: str, results: list[Probed], quiet: frozenset[str]) -> None:
     console = console if console.is_terminal else Console(highlight=False, width=WIDTH)
     console.print(table)
     console.print(_MEANING)
-    if quiet:
-        console.print(f"In evaluation mode, for they would draw random numbers: {', '.join(sorted(quiet))}.")
 
 
 def _figure(value: float | None) -> str:

@@ -94,8 +94,8 @@ def waves_encode(rows: Tensor, gains: Tensor, factors: Tensor, widths: Tensor, e
     out = torch.empty(packed_size(size, 1), dtype=torch.uint8, device=rows.device)
     rows = rows.contiguous()
     if count % 8 == 0:
-        grid = (len(widths), triton.cdiv(count, 8 * _BYTES))  # the first may be many
-        _encode_rows[grid](rows, gains, factors, widths, _firsts(widths), edges, out, count, _BYTES, **_EXACT)
+        by_row = (len(widths), triton.cdiv(count, 8 * _BYTES))  # the first may be many
+        _encode_rows[by_row](rows, gains, factors, widths, _firsts(widths), edges, out, count, _BYTES, **_EXACT)
         return out
     row, place = reference_waves.slots(widths, total)
     grid = (triton.cdiv(len(out), _ROWS),)

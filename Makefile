@@ -10,7 +10,7 @@ demo: $(READY)  ## trains with a server over a slow link, without and with codec
 	$(BIN)/thinpipe demo
 
 test: $(READY)  ## every test, the commands of the documentation included; two files at a time
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check src tests

@@ -31,6 +31,15 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+_LONG = ("test_docs.py", "train/test_ways_ranks.py", "test_demo.py", "test_examples.py")
+"""Files that begin first: one that takes minutes, begun last, would have all others wait for it."""
+
+
+def pytest_collection_modifyitems(items):
+    long = [_ROOT / "tests" / name for name in _LONG]
+    items.sort(key=lambda item: long.index(item.path) if item.path in long else len(long))
+
+
 @pytest.fixture(autouse=True)
 def _same_start():
     torch.manual_seed(0)

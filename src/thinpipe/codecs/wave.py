@@ -154,8 +154,8 @@ class _Share:
     def __init__(self, octaves: Tensor, places: Places, total: int, device: torch.device) -> None:
         bits = allotted(octaves, _slowness(places)[:, None].expand(-1, places.kinds).flatten(), total)
         used = bits.nonzero().flatten()
-        level = torch.cat([torch.zeros(1, dtype=used.dtype), used // places.kinds])  # the mean has the first wave
-        waves, where = torch.unique(level, return_inverse=True)
+        needed = torch.cat([torch.zeros(1, dtype=used.dtype), used // places.kinds])  # means are added to the first
+        waves, where = torch.unique(needed, return_inverse=True)
         sigmas = sigmas_of(octaves[used])
         self.total = total
         self.waves = waves.to(device)

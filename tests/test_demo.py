@@ -28,6 +28,10 @@ def demo(tmp_path_factory):
     return result.stdout, json.loads(result.stdout.splitlines()[-1]), folder
 
 
+def test_make_has_the_demo_that_is_looked_at_here():
+    assert "\n\t$(BIN)/thinpipe demo\n" in (Path(__file__).parents[1] / "Makefile").read_text()
+
+
 def promised(spec):
     """The bytes of all packets of a batch: both cuts, forward and backward, four micro-batches."""
     rows = FULL_BATCH // CHUNKS

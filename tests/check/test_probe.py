@@ -108,5 +108,11 @@ def test_a_model_that_cannot_be_repeated_is_refused():
         def forward(self, x):
             return x + random.random()  # which are not torch's
 
+    class Lost(nn.Module):
+        def forward(self, x):
+            return x / 0 * 0
+
+    with pytest.raises(UsageError, match="not finite"):
+        Probe(subject(nn.Sequential(nn.Linear(4, 4), Lost()), torch.randn(3, 4)), (1, 1))
     with pytest.raises(UsageError, match="the same twice"):
         Probe(subject(nn.Sequential(nn.Linear(4, 4), Noisy(), nn.Linear(4, 2)), torch.randn(3, 4)), (2, 1))

@@ -45,12 +45,14 @@ def test_a_slow_stage_computes_while_the_others_wait_for_it():
 
 
 def test_packing_and_unpacking_are_counted_where_they_happen():
-    pipe = Pipe(nn.Sequential(nn.Identity(), nn.Identity()), [1, 1], chunks=2, codec="sort:6+2")
+    pipe = Pipe(nn.Sequential(nn.Linear(16, 4096), nn.Linear(4096, 2)), [1, 1], chunks=2, codec="sort:6+2")
     with torch.no_grad():
         for _ in range(3):
-            pipe(torch.randn(256, 4096))
-    first, second = pipe.spent()
-    assert first.encode > 5 * first.decode and second.decode > 5 * second.encode
+            pipe(torch.randn(256, 16))
+    (there, _), (first, second) = *pipe.traffic(), pipe.spent()
+    assert there.packed < 0.3 * there.raw
+    # What has nothing to pack or unpack asks whether there is.
+    assert first.encode > 20 * first.decode and second.decode > 20 * second.encode
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])

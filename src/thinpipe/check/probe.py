@@ -74,7 +74,10 @@ class Probe:
             raise
         except Exception as error:
             raise UsageError(f"the model does not run, cut as {','.join(map(str, cut))}: {described(error)}") from error
-        if not _error(again.outputs, self._right.outputs, self._right.outputs) < _ALIKE:
+        differs = _error(again.outputs, self._right.outputs, self._right.outputs)
+        if math.isnan(differs):
+            raise UsageError("outputs of the model are not finite: nothing can be told from one step of it")
+        if differs > _ALIKE:
             raise UsageError(
                 "the model does not do the same twice, from the same seed: nothing can be told from one step of it; "
                 "have the factory replace the layer that draws random numbers which are not torch's"

@@ -15,7 +15,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from thinpipe.checkpoint.storage import flush
+from thinpipe.checkpoint.entry import flush
 from thinpipe.errors import CheckpointError
 
 MANIFEST = "manifest.json"

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe.checkpoint.company import Company
+from thinpipe.checkpoint.entry import Entry
 from thinpipe.checkpoint.folder import MANIFEST, latest
 from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore
 from thinpipe.checkpoint.saving import FORMAT
-from thinpipe.checkpoint.storage import Entry, read_tensors
 from thinpipe.errors import CheckpointError
 from thinpipe.stages.names import listed
 
@@ -126,6 +126,8 @@ def _plan(path: Path, company: Company, optimizer: torch.optim.Optimizer | None)
 
 
 def _load(plan: _Plan, company: Company, optimizer: torch.optim.Optimizer | None) -> None:
+    from thinpipe.checkpoint.storage import read_tensors  # it takes long to import
+
     with torch.no_grad():
         read_tensors(plan.path, plan.entries, company.module.state_dict())
     if optimizer is not None and plan.saved is not None:
@@ -158,6 +160,8 @@ def _entries(found: Any) -> dict[str, Entry]:
 
 def _tensors(path: Path, found: Any, weights: set[str] | None = None) -> dict[str, Tensor]:
     """Reads tensors, all or those of some weights."""
+    from thinpipe.checkpoint.storage import read_tensors
+
     entries = _entries(found)
     chosen = [name for name in entries if weights is None or name.rpartition("/")[0] in weights]
     for name in chosen:

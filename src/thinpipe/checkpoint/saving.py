@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe.checkpoint.company import Company
+from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.folder import MANIFEST, begin, commit, prune
 from thinpipe.checkpoint.optimizer import state_of
-from thinpipe.checkpoint.storage import Entry, flush, write_tensors
 from thinpipe.errors import CheckpointError
 
 FORMAT = 1
@@ -100,6 +100,8 @@ def _verify(extra: Mapping[str, Any] | None) -> None:
 
 def _write(written: Path, company: Company, optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
     """Writes this rank's files, and lists them with their sizes."""
+    from thinpipe.checkpoint.storage import write_tensors  # it takes long to import
+
     _wait_for(written)
     number = f"{company.rank:05d}"
     part: dict[str, Any] = {"model": {}, "optimizer": None}
@@ -117,6 +119,8 @@ def _write(written: Path, company: Company, optimizer: torch.optim.Optimizer | N
 
 def _shared_part(written: Path, company: Company, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
     """Writes what replicas have in common."""
+    from thinpipe.checkpoint.storage import write_tensors
+
     state = company.module.state_dict()
     strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if strange:

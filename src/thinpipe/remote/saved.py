@@ -31,8 +31,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, state_of
-from thinpipe.checkpoint.storage import Entry, flush
 from thinpipe.errors import CheckpointError
 from thinpipe.stages.names import listed
 

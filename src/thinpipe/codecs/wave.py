@@ -93,7 +93,7 @@ class Wave(Coder):
         found = torch.zeros(len(share.waves) * places.kinds, places.count, device=device)
         found = found.index_copy_(0, share.rows, rows)
         waves = waves_of(places.tall, places.wide, device)[share.waves]
-        if float(scale.nan_to_num().max() * share.reach + mean.abs().max()) < MOST:
+        if float(scale.nan_to_num().abs().max() * share.reach + mean.abs().max()) < MOST:
             found.mul_(scale)
             found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]  # the first wave has no hills
             tiles = _product(found.view(len(waves), -1).T, waves)

@@ -485,7 +485,9 @@ def test_the_figures_of_bottlenecks_are_the_documents():
     printed["conv32k4s4+16-conv360+100"] = (0.9570, 0.038)
     assert {name: (said.value, said.ratio) for name, said in figures.items() if said.value is not None} == printed
     texts = {row.learned.text: row.published.value for row in TABLES["sortquant-cola"].rows if row.learned is not None}
-    assert texts == {"linear:384": None, "linear:150": None, "none/linear:150": 0.633, "none/linear:50": 0.648}
+    figures = {text: value for text, value in texts.items() if value is not None}
+    assert figures == {"none/linear:150": 0.633, "none/linear:50": 0.648}
+    assert {"linear:384", "linear:150", "linear:192", "linear:75"} <= texts.keys()
 
 
 def test_every_row_of_a_table_has_a_name_of_its_own():

@@ -45,6 +45,9 @@ CONV_ROWS = (
 
 _CONDITION = "of the second cut alone, which they had before the head: their Condition"
 _HALF, _FIFTH = Learned(text="linear:384", tiny="linear:16"), Learned(text="linear:150", tiny="linear:8")
+# The same shares of an encoder of half the width, which may stand in for theirs.
+_NARROW_HALF = Learned(text="linear:192", tiny="linear:12")
+_NARROW_FIFTH = Learned(text="linear:75", tiny="linear:6")
 
 LINEAR_ROWS = (
     _row(COLA, "linear", _HALF, Published(ratio=384 / 768)),
@@ -61,7 +64,10 @@ LINEAR_ROWS = (
         Learned(text="none/linear:50", tiny="none/linear:4"),
         Published(value=0.648, upto=0.660, note=f"{_CONDITION}s 4 and 3"),
     ),
+    _row(COLA, "linear", _NARROW_HALF),
+    _row(COLA, "linear", _NARROW_FIFTH),
     _row(COLA, "linear", _HALF, codec=_CODEC),
     _row(COLA, "linear", _FIFTH, codec=_CODEC),
+    _row(COLA, "linear", _NARROW_FIFTH, codec=_CODEC),
 )
 """Of CoLA."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, Wrapper, restored, working_dtype
+from thinpipe.codecs.orthonormal import orthonormal
 
 _OVERSAMPLING = 8
 _PASSES = 2
@@ -94,7 +95,7 @@ class Power(LowRank):
             rank = min(self.rank, *x.shape[1:])
             passes, start = 1 + _PASSES, _random(x, rank)
         for _ in range(passes):
-            left = _orthonormal(x @ start)
+            left = orthonormal(x @ start)
             start = x.mT @ left
         self._warm = start
         return left, start
@@ -131,9 +132,9 @@ class SVD(LowRank):
         rank = min(self.rank, *x.shape[1:])
         wide = rank + _OVERSAMPLING
         if wide < min(x.shape[1:]):
-            basis = _orthonormal(x @ _random(x, wide))
+            basis = orthonormal(x @ _random(x, wide))
             for _ in range(_PASSES):
-                basis = _orthonormal(x @ _orthonormal(x.mT @ basis))
+                basis = orthonormal(x @ orthonormal(x.mT @ basis))
             u, s, v = torch.linalg.svd((basis.mT @ x).double(), full_matrices=False)
             u = basis.double() @ u
         else:
@@ -146,11 +147,3 @@ def _random(x: Tensor, columns: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn((x.shape[2], columns), generator=generator, dtype=torch.float64)
     return directions.to(x).expand(x.shape[0], -1, -1)
-
-
-def _orthonormal(columns: Tensor) -> Tensor:
-    """Makes columns orthonormal; the QR decomposition stays sound where they are nearly or wholly dependent.
-
-    In float64: in float32 some libraries lose three digits on long columns of nearly equal values.
-    """
-    return torch.linalg.qr(columns.double())[0].to(columns)  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ What gloo (as of PyTorch 2.13) can and cannot do has shaped this file:
   waits without a limit, and its users wait for that thread, with deadlines, on a condition.
 - A buffer that is let go before its message has passed blocks the whole connection. After ``abort`` the lane's thread
   keeps waiting, asleep, for what was posted; it ends when that has passed, when the peer is gone, or after ``hang_up``.
+- A connection that breaks wakes who waits for a message that has not begun to pass, but nobody who waits for the rest
+  of one, however often it is broken: that thread sleeps until the process ends. Hang up when nothing is on its way.
 - A lane's tags cannot be used again in the same group. After an abort, make new lanes in a new group.
 """
 

@@ -18,6 +18,14 @@ another one looks as dead as the first:
 ``StallError`` A rank was silent for ``timeout``: it is stopped, or cut off. Or it is alive, and for ``patience`` has
                done nothing while others wait: of ranks that wait for each other, the one at the end of the chain.
 =============  =========================================================================================================
+
+Where a connection breaks, gloo wakes neither who has sent half of a message nor who has received half of one. A rank
+hangs up, therefore, only when its own last word has left and the other's has come, or nobody takes or sends one for a
+second::
+
+    rank 0  --- bye ------->  rank 1          "noted" and "failed" are last words: nothing follows them
+            <-- noted ------
+            hangs up
 """
 
 from __future__ import annotations
@@ -27,7 +35,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,7 +52,7 @@ _GRACE = 0.5
 """Seconds that a lost connection waits for somebody's explanation before it is reported as the cause."""
 
 _FAREWELL = 1.0
-"""Seconds that a rank which ends waits for the others to have heard so."""
+"""Seconds that a rank which ends waits for the others to have heard so, and for its own last words to leave."""
 
 
 @dataclass
@@ -99,8 +107,8 @@ class Control:
         self._mouths: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {
             rank: queue.SimpleQueue() for rank in ranks
         }
-        self._threads = [self._start(self._speak, rank) for rank in ranks]
-        self._threads += [self._start(self._listen, rank) for rank in ranks]
+        self._speakers = [self._start(self._speak, rank) for rank in ranks]
+        self._threads = [*self._speakers, *(self._start(self._listen, rank) for rank in ranks)]
         self._threads += [self._start(self._watch)] if ranks else []
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
@@ -204,20 +212,19 @@ class Control:
             if self.closed:
                 return
             self.closed = True
+            if self.failure is None:
+                self._say({"kind": "bye", "step": 0, "value": self._step + 1})
             self._changed.notify_all()
-        if self.failure is None:
-            self._say({"kind": "bye", "step": 0, "value": self._step + 1})
         self._wait_for_peers()
         for mouth in self._mouths.values():
             mouth.put(None)
+        _join(self._speakers, time.monotonic() + _FAREWELL)
         for lane in (*self._out.values(), *self._in.values()):
             lane.abort()
 
     def join(self, until: float) -> None:
         """Waits for all threads, once closed and hung up; the interpreter must not end while one is inside torch."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
+        _join(self._threads, until)
         self._callbacks.clear()  # whoever is called has this control as well: the two would live until collected
 
     # -- ends ----------------------------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ class Control:
             self._changed.notify_all()
         _log.error("the pipeline ends: %s", error if isinstance(error, ThinpipeError) else cause.text)
         # Repeated by everybody: a rank may be cut off from the one that found out, and not from others.
-        self._say({"kind": "failed", "step": 0, "value": asdict(cause)})
+        self._say({"kind": "failed", "step": 0, "value": asdict(cause)}, last=True)
         for callback in callbacks:
             callback()
 
@@ -286,9 +293,11 @@ class Control:
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: dict[str, Any], *, last: bool = False) -> None:
         for mouth in self._mouths.values():
             mouth.put(message)
+            if last:
+                mouth.put(None)
 
     def _speak(self, rank: int) -> None:
         interval = min(1.0, self._timeout / 6)
@@ -300,6 +309,7 @@ class Control:
                 except queue.Empty:
                     message = {"kind": "alive", "step": 0, "value": None}
                 if message is None:
+                    lane.flush()
                     return
                 lane.send([written({**message, **self._report()})])
         except PeerLost:
@@ -338,9 +348,12 @@ class Control:
         elif kind == "noted":
             self._settle(rank)
         elif kind == "bye":
-            self._mouths[rank].put({"kind": "noted", "step": 0, "value": None})
             with self._changed:
-                peer.steps, peer.settled = int(value), True
+                self._mouths[rank].put({"kind": "noted", "step": 0, "value": None})
+                self._mouths[rank].put(None)
+                peer.steps = int(value)
+                # Two that say goodbye at once answer each other; a rank that went first is gone after the answer.
+                peer.settled |= self.failure is not None or not self.closed
                 self._changed.notify_all()
             self._miss_the_gone()
         elif kind != "alive":
@@ -409,3 +422,9 @@ class Control:
                 return last
             last = following
         return rank
+
+
+def _join(threads: Iterable[threading.Thread], until: float) -> None:
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))

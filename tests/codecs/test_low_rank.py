@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from codec_support import TEMPERS, crossed, tensors
 from thinpipe import codec
+from thinpipe.codecs.orthonormal import column_by_column
 
 # Log-normal values of sigma 3 span more than float32 resolves relative to their greatest.
 ordinary = [temper for temper in TEMPERS if temper not in ("huge", "log-normal", "subnormal")]
@@ -110,3 +111,27 @@ def test_power_sees_channels_by_positions_and_svd_every_channel():
     assert codec("svd:3").coder.matrices(torch.Size([8, 32, 14, 14])) == (256, 14, 14)
     header = codec("none").nbytes([8, 32, 14, 14]) - 8 * 32 * 14 * 14 * 4 - len("none")
     assert codec("power:3").nbytes([8, 32, 14, 14]) == header + 8 + len("power:3") + 4 * 8 * 3 * (32 + 196)
+
+
+@pytest.mark.parametrize("shape", [(5, 9, 3), (1, 4, 4), (7, 40, 1), (2, 3, 50, 6), (0, 5, 2)], ids=str)
+def test_columns_are_made_orthonormal_in_all_matrices_at_once(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, expected = column_by_column(x), torch.linalg.qr(x)[0]
+    torch.testing.assert_close(found @ found.mT, expected @ expected.mT)  # the same planes, whatever the signs
+
+
+@pytest.mark.parametrize("kind", ["zeros", "ones", "nearly ones", "one of them"])
+def test_columns_that_depend_on_others_are_made_orthonormal_too(kind):
+    """A direction that was lost would stay lost: the next tensor begins with what this one found."""
+    noise = torch.randn(4, 12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = {
+        "zeros": torch.zeros_like(noise),
+        "ones": torch.ones_like(noise),
+        "nearly ones": 1 + 1e-14 * noise,
+        "one of them": torch.cat([noise[..., :3], noise[..., 1:2], noise[..., 3:4]], -1),
+    }[kind]
+    found = column_by_column(x)
+    torch.testing.assert_close(found.mT @ found, torch.eye(5, dtype=torch.float64).expand(4, 5, 5))
+    if kind == "one of them":
+        kept = found @ (found.mT @ x)
+        torch.testing.assert_close(kept, x)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from thinpipe import Packet, codec
+from thinpipe.codecs.groups import Groups
 from thinpipe.codecs.laplace import GAINS, MOST_BITS
 from thinpipe.codecs.octaves import LEAST, allotted, octaves_of, sigmas_of
 from thinpipe.codecs.places import Places
@@ -87,22 +88,65 @@ def test_channels_are_taken_for_one_where_samples_are_few():
 @settings(deadline=None, max_examples=100)
 @given(
     octaves=st.lists(st.integers(LEAST, 127), min_size=1, max_size=60),
+    strengths=st.lists(st.integers(LEAST, 0), min_size=1, max_size=8),
     weigh=st.booleans(),
     share=st.floats(0.01, 8),
 )
-def test_bits_are_shared_as_if_one_by_one(octaves, weigh, share):
-    told = torch.tensor(octaves, dtype=torch.int32)
+def test_bits_are_shared_as_if_one_by_one(octaves, strengths, weigh, share):
+    told, groups = (torch.tensor(numbers, dtype=torch.int32) for numbers in (octaves, strengths))
     weights = torch.arange(len(octaves), dtype=torch.int32) * (-37 if weigh else 0)
-    total = min(max(1, round(share * len(octaves))), MOST_BITS * len(octaves))
-    found = allotted(told, weights, total)
+    waves = len(octaves) * len(strengths)
+    total = min(max(1, round(share * waves)), MOST_BITS * waves)
+    found = allotted(told, weights, groups, total)
+    assert found.shape == (len(strengths), len(octaves))
     assert int(found.sum()) == total
     assert int(found.min()) >= 0
     assert int(found.max()) <= MOST_BITS
     gains = (64 * torch.log2(GAINS.double())).round().long()
-    ranked = (16 * told.long() + weights)[:, None] + gains
+    ranked = (16 * (told + groups[:, None]).long() + weights).view(-1, 1) + gains
     order = sorted(((-int(rank), wave) for wave, row in enumerate(ranked) for rank in row))
-    expected = torch.bincount(torch.tensor([wave for _, wave in order[:total]]), minlength=len(octaves))
-    assert torch.equal(found, expected)
+    expected = torch.bincount(torch.tensor([wave for _, wave in order[:total]]), minlength=waves)
+    assert torch.equal(found.view(-1), expected)
+
+
+@settings(deadline=None, max_examples=80)
+@given(count=st.integers(1, 3000), seed=st.integers(0, 9))
+def test_groups_have_every_place_and_the_strongest_first(count, seed):
+    groups = Groups.of(count)
+    assert groups.number * groups.size <= count * 33 / 32
+    assert groups.number == 1 or groups.size % 8 == 0
+    scales = torch.randn(count, generator=torch.Generator().manual_seed(seed)).exp().bfloat16()
+    order = groups.order(scales)
+    assert sorted(order[:count].tolist()) == list(range(count))
+    assert len(order) == groups.number * groups.size
+    if groups.number > 1:
+        assert scales[order].diff().max() <= 0
+    strengths = groups.strengths(scales[order].float().square()).tolist()
+    assert strengths == sorted(strengths, reverse=True)
+    assert strengths[0] == 0
+
+
+def test_a_scale_that_is_not_finite_is_the_weakest():
+    scales = torch.ones(64, dtype=torch.bfloat16)
+    scales[3], scales[5], scales[7] = torch.nan, torch.inf, -2.0
+    order = Groups.of(64).order(scales).tolist()
+    assert order[0] == 7
+    assert order[-2:] == [3, 5]
+
+
+def test_groups_without_anything_in_them_are_alike():
+    assert Groups.of(64).strengths(torch.zeros(64)).tolist() == [LEAST] * 8
+
+
+def test_strong_places_have_more_bits_than_weak_ones():
+    """The gradient of a text: words that were filled up have next to none of it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 128, 48, generator=generator)
+    x[:, 16:] *= 1e-4
+    assert error("wave:1", x) < 0.02
+    assert error("had:4", x) > 0.05
+    y = codec("wave:1").decode(codec("wave:1").encode(x))
+    assert float(y[:, 16:].norm()) < 2 * float(x[:, 16:].norm())
 
 
 def test_eighths_of_an_octave_are_near_enough():

@@ -30,21 +30,25 @@ def _gains() -> Tensor:
     return (64 * torch.log2(GAINS.to(torch.float64))).round().to(torch.int64)
 
 
-def allotted(octaves: Tensor, weights: Tensor, total: int) -> Tensor:
+def allotted(octaves: Tensor, weights: Tensor, strengths: Tensor, total: int) -> Tensor:
     """Shares bits one by one, each where it takes most off the error; where two are alike, the first one gets it.
 
     Args:
         octaves: how far each wave goes, 32-bit integers.
         weights: added to the 64ths of an octave of its square.
-        total: how many bits there are; at most ``MOST_BITS`` for each wave.
+        strengths: of groups, each of which has all the waves: what is added to their octaves there, 0 or less.
+        total: how many bits there are; at most ``MOST_BITS`` for each wave of each group.
 
     Returns:
-        How many bits each wave has.
+        How many bits each wave has in each group.
     """
     ranks, gains = 16 * octaves + weights, _gains()
-    lowest = int(ranks.min())
-    ranks = ranks - lowest
-    tally = torch.bincount(ranks)
+    shifts = 16 * (strengths - int(strengths.min()))
+    ranks = ranks - int(ranks.min())
+    one = torch.bincount(ranks)
+    tally = torch.zeros(len(one) + int(shifts.max()), dtype=one.dtype)
+    for shift in shifts.tolist():
+        tally[shift : shift + len(one)] += one
     steps = torch.arange(len(tally))[:, None] + gains  # by rank: waves are many, and ranks are few
 
     low, high = int(gains[-1]) - 1, len(tally) - 1 + int(gains[0])
@@ -55,7 +59,8 @@ def allotted(octaves: Tensor, weights: Tensor, total: int) -> Tensor:
         else:
             high = middle
     more, fewer = ((steps > bound).sum(1) for bound in (low, high))
-    alike = (more > fewer)[ranks].nonzero().flatten()
-    found = fewer[ranks]
-    found[alike[: total - int((tally * fewer).sum())]] += 1
+    everywhere = ranks + shifts[:, None]
+    alike = (more > fewer)[everywhere].flatten().nonzero().flatten()
+    found = fewer[everywhere]
+    found.view(-1)[alike[: total - int((tally * fewer).sum())]] += 1
     return found

@@ -47,4 +47,4 @@ def _apart(column: Tensor, done: Tensor) -> Tensor:
 
 
 def _length(column: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(column, dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(column, dim=-1, keepdim=True)  # type: ignore[no-any-return]

@@ -1,13 +1,16 @@
 """``wave:B/T``: all channels of T x T neighbours as cosine waves; every bit goes where it takes most off the error.
 
-Channels differ in how much they have to tell, and so do their waves. B bits an element are shared among all waves of
-all channels of a place, by how far each goes, which is learned from each tensor and told once for it::
+Channels differ in how much they have to tell, and so do their waves, and so do places. B bits an element are shared
+among all waves of all channels in all places, by how far each goes, which is learned from each tensor and told once for
+it::
 
     means of channels     16 bits each, once
     sigmas                8 bits each, once       of every wave of every channel; where places are few, of all waves and
                                                   of all channels, and taken for their products
+    strengths             8 bits each, once       of groups of places, the strongest first, where there are groups
     a place               16 bits scale
-                          B x T x T x channels    the place less the means, over its scale, wave by wave
+                          B x T x T x channels    the place less the means, over its scale, wave by wave: more of a
+                                                  strong one, and fewer of a weak one
 
 What a layer makes of its input it makes of slow waves before quick ones, and the gradient of a layer's weights has next
 to nothing but slow ones in it. So a wave counts the less, the quicker it is.
@@ -18,12 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, from_bytes, restored, to_bytes
 from thinpipe.codecs.cosines import MOST, unit_of, waves_of
+from thinpipe.codecs.groups import Groups
 from thinpipe.codecs.laplace import MOST_BITS, tables
 from thinpipe.codecs.octaves import LEAST, allotted, octaves_of, sigmas_of
 from thinpipe.codecs.places import Places
@@ -39,6 +44,10 @@ _WORK = 1 << 29
 """How many products may be computed to learn how far waves go; at least some places are looked at."""
 
 _SOME = 32
+
+_APART = 1 / 8
+"""Means that have a smaller share of a tensor's squares are left to the waves: a place without any bits would be given
+means that it does not have, and so would all others like it, which adds up in what is summed over places."""
 
 
 class Wave(Coder):
@@ -61,6 +70,7 @@ class Wave(Coder):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         places = self._places(x.shape)
+        groups = Groups.of(places.count)
         tiles = places.cut(x)
         unit = unit_of(tiles)
         if unit != 1:
@@ -68,30 +78,49 @@ class Wave(Coder):
         sums = tiles.sum(2)
         whole = torch.isfinite(sums).all(0)  # a place with a value that is not finite is lost as a whole
         known = (whole.sum() * places.size).clamp(min=1)
-        mean = (torch.where(whole, sums, 0.0).sum(1) / known * unit).clamp(-MOST, MOST).to(torch.bfloat16)
+        mean = torch.where(whole, sums, 0.0).sum(1) / known
+        squares = torch.where(whole, torch.linalg.vector_norm(tiles, dim=(0, 2)).square(), 0.0).sum()
+        apart = mean.square().sum() * known > _APART * squares
+        mean = torch.where(apart, mean * unit, 0.0).clamp(-MOST, MOST).to(torch.bfloat16)
         tiles = tiles - (mean.to(torch.float32) / unit)[:, None, None]
         length = torch.linalg.vector_norm(tiles, dim=(0, 2)) / math.sqrt(places.kinds * places.size)
         scale = torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16)
-        factors = torch.where(whole & (scale > 0), (scale.to(torch.float32) / unit).reciprocal(), 0.0)
+        order = groups.order(scale)
+        tiles, sent = tiles[:, order], scale[order].to(torch.float32) / unit
+        sent = torch.where(sent > 0, sent, 0.0)
         waves = waves_of(places.tall, places.wide, x.device)
-        told = self._octaves(waves, tiles, factors, places)
-        share = _shared(places, to_bytes(told).cpu().numpy().tobytes(), self._total(places), x.device)
-        found = _product(waves[share.waves], tiles.view(-1, places.size).T)
-        rows = found.view(-1, places.count).index_select(0, share.rows)
-        edges, _ = tables(x.device)
-        gains = share.sigmas.reciprocal()
-        packed = kernels_for(x.device).waves_encode(rows, gains, factors, share.widths, edges, share.total)
-        return [to_bytes(mean), to_bytes(told), to_bytes(scale), packed]
+        told = torch.cat([self._octaves(waves, tiles, sent, places), groups.strengths(sent.square())[: groups.told]])
+        share = _shared(places, groups, to_bytes(told).cpu().numpy().tobytes(), self._total(places), x.device)
+        found = _product(waves[share.waves], tiles.view(-1, places.size).T).view(-1, groups.number, groups.size)
+        factors = torch.where(sent > 0, sent.reciprocal(), 0.0).view(groups.number, groups.size)
+        edges, encode = tables(x.device)[0], kernels_for(x.device).waves_encode
+        packed = [
+            encode(
+                found[:, k].index_select(0, part.rows),
+                part.sigmas.reciprocal(),
+                factors[k],
+                part.widths,
+                edges,
+                part.total,
+            )
+            for k, part in share.parts
+        ]
+        return [to_bytes(mean), to_bytes(told), to_bytes(scale), torch.cat(packed)]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         places = self._places(shape)
+        groups = Groups.of(places.count)
         mean, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
         device = scale.device
-        share = _shared(places, sections[1].cpu().numpy().tobytes(), self._total(places), device)
-        _, levels = tables(device)
-        rows = kernels_for(device).waves_decode(sections[3], share.sigmas, share.widths, levels, places.count)
-        found = torch.zeros(len(share.waves) * places.kinds, places.count, device=device)
-        found = found.index_copy_(0, share.rows, rows)
+        share = _shared(places, groups, sections[1].cpu().numpy().tobytes(), self._total(places), device)
+        found = torch.zeros(len(share.waves) * places.kinds, groups.number, groups.size, device=device)
+        levels, decode = tables(device)[1], kernels_for(device).waves_decode
+        sizes = [packed_size(groups.size * part.total, 1) for _, part in share.parts]
+        for (k, part), packed in zip(share.parts, sections[3].split(sizes), strict=True):
+            rows = decode(packed.contiguous(), part.sigmas, part.widths, levels, groups.size)
+            found[:, k].index_copy_(0, part.rows, rows)
+        order = groups.order(scale)
+        found = found.flatten(1)[:, order[: places.count].argsort()]
         waves = waves_of(places.tall, places.wide, device)[share.waves]
         if float(scale.nan_to_num().abs().max() * share.reach + mean.abs().max()) < MOST:
             found.mul_(scale)
@@ -107,8 +136,10 @@ class Wave(Coder):
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         places = self._places(shape)
+        groups = Groups.of(places.count)
         told = places.kinds * places.size if self._each(places) else places.kinds + places.size
-        return [2 * places.kinds, told, 2 * places.count, packed_size(places.count * self._total(places), 1)]
+        packed = packed_size(groups.number * groups.size * self._total(places), 1)
+        return [2 * places.kinds, told + groups.told, 2 * places.count, packed]
 
     def _places(self, shape: torch.Size) -> Places:
         return Places.of(shape, self.side, 8 * _TOLD / self.bits)
@@ -122,12 +153,12 @@ class Wave(Coder):
         elements = places.kinds * places.size
         return min(MOST_BITS * elements, max(1, round(self.bits * elements)))
 
-    def _octaves(self, waves: Tensor, tiles: Tensor, factors: Tensor, places: Places) -> Tensor:
-        """Measures how far each wave of each channel goes, over places of length 1."""
+    def _octaves(self, waves: Tensor, tiles: Tensor, scales: Tensor, places: Places) -> Tensor:
+        """Measures how far each wave of each channel goes, for a place of length 1; a strong one counts for more."""
         enough = max(_SOME, _WORK // (places.kinds * places.size**2))
-        some = slice(None, None, max(1, places.count // enough))
-        found = _product((tiles[:, some] * factors[some, None]).nan_to_num_(0.0, 0.0, 0.0), waves.T)
-        known = (factors[some] > 0).sum().clamp(min=1)
+        some = slice(None, None, max(1, len(scales) // enough))  # of all strengths, as they are in their order
+        known = scales[some].square().sum().clamp(min=torch.finfo(torch.float32).tiny)
+        found = _product(tiles[:, some].nan_to_num(0.0, 0.0, 0.0), waves.T)
         squares = torch.linalg.vector_norm(found, dim=1).square() / known
         if self._each(places):
             return octaves_of(squares.T.flatten())
@@ -141,37 +172,50 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
 
+class _Part(NamedTuple):
+    """What a group of places sends: the rows, which are waves of channels, and of each its bits and its sigma."""
+
+    rows: Tensor
+    widths: Tensor
+    sigmas: Tensor
+    total: int
+
+
 class _Share:
-    """Which waves of which channels have bits, and how many, and how far an element goes with them at most.
+    """Which waves of which channels have bits in which group, and how far an element goes with them at most.
 
     Args:
         octaves: of each, waves by waves.
+        strengths: of the groups.
         places: that they are of.
-        total: how many bits there are.
+        total: how many bits there are for a place, on average.
         device: where to have it.
     """
 
-    def __init__(self, octaves: Tensor, places: Places, total: int, device: torch.device) -> None:
-        bits = allotted(octaves, _slowness(places)[:, None].expand(-1, places.kinds).flatten(), total)
-        used = bits.nonzero().flatten()
+    def __init__(self, octaves: Tensor, strengths: Tensor, places: Places, total: int, device: torch.device) -> None:
+        slowness = _slowness(places)[:, None].expand(-1, places.kinds).flatten()
+        bits = allotted(octaves, slowness, strengths, total * len(strengths))
+        group, used = bits.nonzero().unbind(1)
         needed = torch.cat([torch.zeros(1, dtype=used.dtype), used // places.kinds])  # means are added to the first
         waves, where = torch.unique(needed, return_inverse=True)
-        sigmas = sigmas_of(octaves[used])
-        self.total = total
+        rows = (where[1:] * places.kinds + used % places.kinds).to(device)
+        widths, sigmas = bits[group, used].to(device, torch.int32), sigmas_of(octaves[used]).to(device)
+        each, totals = torch.bincount(group, minlength=len(bits)).tolist(), bits.sum(1).tolist()
+        parts = zip(rows.split(each), widths.split(each), sigmas.split(each), totals, strict=True)
         self.waves = waves.to(device)
-        self.rows = (where[1:] * places.kinds + used % places.kinds).to(device)
-        self.widths = bits[used].to(device, torch.int32)
-        self.sigmas = sigmas.to(device)
-        self.reach = 2 / math.sqrt(places.size) * float(tables(torch.device("cpu"))[1].max()) * float(sigmas.sum())
+        self.parts = [(k, _Part(*part)) for k, part in enumerate(parts) if part[-1]]
+        furthest = sigmas_of(octaves[bits.any(0)]).sum()
+        self.reach = 2 / math.sqrt(places.size) * float(tables(torch.device("cpu"))[1].max()) * float(furthest)
 
 
 @lru_cache(maxsize=8)  # a tensor is often unpacked where others like it were packed a moment ago
-def _shared(places: Places, told: bytes, total: int, device: torch.device) -> _Share:
-    octaves = torch.frombuffer(bytearray(told), dtype=torch.int8).to(torch.int32)
+def _shared(places: Places, groups: Groups, told: bytes, total: int, device: torch.device) -> _Share:
+    numbers = torch.frombuffer(bytearray(told), dtype=torch.int8).to(torch.int32)
+    octaves, strengths = numbers.split([len(numbers) - groups.told, groups.told])
     if len(octaves) != places.kinds * places.size:
         waves, kinds = octaves.split([places.size, places.kinds])
         octaves = (waves[:, None] + kinds).clamp(min=LEAST).flatten()
-    return _Share(octaves, places, total, device)
+    return _Share(octaves, strengths if groups.told else torch.zeros(1, dtype=torch.int32), places, total, device)
 
 
 @lru_cache(maxsize=16)

@@ -73,18 +73,7 @@ class Wave(Coder):
         groups = Groups.of(places.count)
         tiles = places.cut(x)
         unit = unit_of(tiles)
-        if unit != 1:
-            tiles = tiles / unit
-        sums = tiles.sum(2)
-        whole = torch.isfinite(sums).all(0)  # a place with a value that is not finite is lost as a whole
-        known = (whole.sum() * places.size).clamp(min=1)
-        mean = torch.where(whole, sums, 0.0).sum(1) / known
-        squares = torch.where(whole, torch.linalg.vector_norm(tiles, dim=(0, 2)).square(), 0.0).sum()
-        apart = mean.square().sum() * known > _APART * squares
-        mean = torch.where(apart, mean * unit, 0.0).clamp(-MOST, MOST).to(torch.bfloat16)
-        tiles = tiles - (mean.to(torch.float32) / unit)[:, None, None]
-        length = torch.linalg.vector_norm(tiles, dim=(0, 2)) / math.sqrt(places.kinds * places.size)
-        scale = torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16)
+        tiles, mean, scale = _levelled(tiles if unit == 1 else tiles / unit, unit)
         order = groups.order(scale)
         tiles, sent = tiles[:, order], scale[order].to(torch.float32) / unit
         sent = torch.where(sent > 0, sent, 0.0)
@@ -94,17 +83,10 @@ class Wave(Coder):
         found = _product(waves[share.waves], tiles.view(-1, places.size).T).view(-1, groups.number, groups.size)
         factors = torch.where(sent > 0, sent.reciprocal(), 0.0).view(groups.number, groups.size)
         edges, encode = tables(x.device)[0], kernels_for(x.device).waves_encode
-        packed = [
-            encode(
-                found[:, k].index_select(0, part.rows),
-                part.sigmas.reciprocal(),
-                factors[k],
-                part.widths,
-                edges,
-                part.total,
-            )
-            for k, part in share.parts
-        ]
+        packed = []
+        for k, part in share.parts:
+            rows, gains = found[:, k].index_select(0, part.rows), part.sigmas.reciprocal()
+            packed.append(encode(rows, gains, factors[k], part.widths, edges, part.total))
         return [to_bytes(mean), to_bytes(told), to_bytes(scale), torch.cat(packed)]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -117,21 +99,21 @@ class Wave(Coder):
         levels, decode = tables(device)[1], kernels_for(device).waves_decode
         sizes = [packed_size(groups.size * part.total, 1) for _, part in share.parts]
         for (k, part), packed in zip(share.parts, sections[3].split(sizes), strict=True):
-            rows = decode(packed.contiguous(), part.sigmas, part.widths, levels, groups.size)
-            found[:, k].index_copy_(0, part.rows, rows)
+            found[:, k].index_copy_(0, part.rows, decode(packed, part.sigmas, part.widths, levels, groups.size))
         order = groups.order(scale)
-        found = found.flatten(1)[:, order[: places.count].argsort()]
+        found, sent = found.flatten(1), scale[order]
         waves = waves_of(places.tall, places.wide, device)[share.waves]
-        if float(scale.nan_to_num().abs().max() * share.reach + mean.abs().max()) < MOST:
-            found.mul_(scale)
+        small = float(scale.nan_to_num().abs().max() * share.reach + mean.abs().max()) < MOST
+        if small:
+            found.mul_(sent)
             found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]  # the first wave has no hills
-            tiles = _product(found.view(len(waves), -1).T, waves)
-            if torch.finfo(dtype).max >= MOST:
-                return places.joined(tiles, dtype).view(shape)
-        else:  # a sum could overflow; halves cannot
+        tiles = _product(found.view(len(waves), -1).T, waves).view(places.kinds, -1, places.size)
+        if not small:  # a sum could overflow; halves cannot
             most = torch.finfo(torch.float32).max / 2
-            tiles = _product(found.view(len(waves), -1).T, waves).view(places.kinds, places.count, places.size)
-            tiles = tiles.mul_((scale / 2)[:, None]).add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
+            tiles = tiles.mul_((sent / 2)[:, None]).add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
+        tiles = tiles[:, order[: places.count].argsort()]
+        if small and torch.finfo(dtype).max >= MOST:
+            return places.joined(tiles, dtype).view(shape)
         return restored(places.joined(tiles, torch.float32), shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
@@ -164,6 +146,21 @@ class Wave(Coder):
             return octaves_of(squares.T.flatten())
         whole = squares.sum().clamp(min=torch.finfo(torch.float32).tiny)
         return octaves_of(torch.cat([squares.sum(0) / places.kinds, squares.sum(1) * (places.kinds / whole)]))
+
+
+def _levelled(tiles: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Takes the means off all tiles; returns the tiles, and the means and the places' scales as they are sent."""
+    kinds, _, size = tiles.shape
+    sums = tiles.sum(2)
+    whole = torch.isfinite(sums).all(0)  # a place with a value that is not finite is lost as a whole
+    known = (whole.sum() * size).clamp(min=1)
+    mean = torch.where(whole, sums, 0.0).sum(1) / known
+    squares = torch.where(whole, torch.linalg.vector_norm(tiles, dim=(0, 2)).square(), 0.0).sum()
+    apart = mean.square().sum() * known > _APART * squares
+    mean = torch.where(apart, mean * unit, 0.0).clamp(-MOST, MOST).to(torch.bfloat16)
+    tiles = tiles - (mean.to(torch.float32) / unit)[:, None, None]
+    length = torch.linalg.vector_norm(tiles, dim=(0, 2)) / math.sqrt(kinds * size)
+    return tiles, mean, torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

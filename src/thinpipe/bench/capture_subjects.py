@@ -5,7 +5,10 @@ network         data                       cut 1                            cut 
 ==============  =========================  ===============================  ======================================
 MobileNetV2     CIFAR-10 at 224 pixels     after the first convolution      after the last block, B x 1280 x 7 x 7
                                            B x 32 x 112 x 112
-MiniLM-L6       CoLA's sentences           after layer 0, B x S x 384       after layer 4, B x S x 384
+MiniLM-L6       CoLA's sentences, each     after layer 0, B x S x 384       after layer 4, B x S x 384
+                batch as long as its
+                longest
+the same        filled up to 128 tokens    after layer 0, B x 128 x 384     after layer 4, B x 128 x 384
 a small one     scikit-learn's digits      after the first convolution      after the last, B x 64 x 2 x 2
                                            B x 16 x 8 x 8
 ==============  =========================  ===============================  ======================================
@@ -94,12 +97,13 @@ def _enlarged(images: Tensor) -> Tensor:
     return (large - mean) / deviation
 
 
-def minilm(plan: Plan, sentences: list[tuple[str, int]]) -> Subject:
+def minilm(plan: Plan, sentences: list[tuple[str, int]], length: int | None = None) -> Subject:
     """Builds MiniLM-L6 with a new classifier.
 
     Args:
         plan: how it will be trained.
         sentences: with their classes, 0 or 1.
+        length: that they are filled up to, in tokens (default: the longest of a batch).
 
     Raises:
         ImportError: transformers or the weights are not installed.
@@ -112,14 +116,16 @@ def minilm(plan: Plan, sentences: list[tuple[str, int]]) -> Subject:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(weights, num_labels=2)
     layers = model.bert.encoder.layer
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    filled = {"padding": True} if length is None else {"padding": "max_length", "max_length": length}
 
     def loss(rows: Tensor) -> Tensor:
         chosen = [sentences[k] for k in rows.tolist()]
-        words = tokenizer([text for text, _ in chosen], padding=True, truncation=True, return_tensors="pt")
+        words = tokenizer([text for text, _ in chosen], truncation=True, return_tensors="pt", **filled)
         labels = torch.tensor([label for _, label in chosen])
         return functional.cross_entropy(model(**words).logits, labels)
 
-    return Subject("minilm", model, {"cut1": layers[0], "cut2": layers[4]}, loss, len(sentences), optimizer)
+    cuts: dict[str, nn.Module] = {"cut1": layers[0], "cut2": layers[4]}
+    return Subject(f"minilm{length or ''}", model, cuts, loss, len(sentences), optimizer)
 
 
 def _pretrained() -> tuple[Any, Path]:

@@ -12,7 +12,7 @@ from thinpipe.bench.sheet import Sheet
 from thinpipe.bench.svg import bar_chart, point_chart
 from thinpipe.codecs import DEFAULT
 
-NETWORKS = ("mobilenetv2", "minilm")
+NETWORKS = ("mobilenetv2", "minilm", "minilm128")
 ACTIVATIONS = tuple(f"{network}-{cut}-activation" for network in NETWORKS for cut in ("cut1", "cut2"))
 GRADIENTS = tuple(f"{network}-{cut}-gradient" for network in NETWORKS for cut in ("cut1", "cut2"))
 

@@ -153,13 +153,14 @@ _CODECS = (
         "activations",
         codecs_sheet.ACTIVATIONS,
         "What crossed a cut in training (`thinpipe bench capture`): MobileNetV2 on CIFAR-10 at 224 pixels, after its "
-        "first convolution and after its last block; MiniLM-L6 on CoLA, after layers 0 and 4.",
+        "first convolution and after its last block; MiniLM-L6 on CoLA, after layers 0 and 4, "
+        "with each batch as long as its longest sentence, and with all sentences filled up to 128 tokens.",
     ),
     _captured(
         "gradients",
         codecs_sheet.GRADIENTS,
         "What came back at the same cuts. MobileNetV2's second is constant over each 7 x 7 map, for a mean follows it; "
-        "about half of MiniLM's are the zeros of padding.",
+        "about half of MiniLM's are the zeros of padding, and nine in ten where sentences are filled up.",
     ),
     _codecs(
         "splits",

@@ -20,7 +20,7 @@ from torch import Tensor
 from thinpipe.codecs.octaves import LEAST
 
 _MOST = 8
-"""Groups: with twice as many, the error of captured tensors is less by a hundredth."""
+"""Groups: with twice as many, captured tensors err less by a tenth at most."""
 
 _WASTE = 1 / 32
 """The share of places that may be added for groups to be alike."""

@@ -249,6 +249,19 @@ def test_waves_are_alike(widths, columns, seed):
     same("waves_decode", packed, torch.randn(len(widths), generator=generator), told, levels, columns)
 
 
+@pytest.mark.parametrize("width", range(1, 9))
+def test_waves_at_every_edge_and_next_to_it_are_alike(width):
+    edges, _ = tables(torch.device("cpu"))
+    half = 1 << (width - 1)
+    own = edges[half : 2 * half]
+    near = [own, torch.nextafter(own, torch.tensor(0.0)), torch.nextafter(own, torch.tensor(torch.inf))]
+    extremes = torch.tensor([1e-45, 1e-38, 2**-7, 2**-7.01, 15.9, 16.0, 16.1, 3e38])
+    line = torch.cat([*near, extremes])
+    rows = torch.cat([line, -line])[None]
+    told, ones = torch.tensor([width], dtype=torch.int32), torch.ones(rows.shape[1])
+    same("waves_encode", rows, torch.ones(1), ones, told, edges, width)
+
+
 def test_waves_of_many_columns_are_alike_on_several_threads():
     edges, levels = tables(torch.device("cpu"))
     told = torch.tensor([8, 1, 2, 5, 4], dtype=torch.int32)

@@ -20,26 +20,43 @@ _GATHER = np.uint64(0x0102040810204080)
 _SCATTER = np.uint64(0x8040201008040201)
 """Multiplied by it, a byte's bits are in eight bytes, each in another place of its own."""
 _FEW = 8
-"""So many cells, or fewer, are counted; more are searched."""
+"""So many cells, or fewer, are counted; of more it is looked up nearly which."""
+_LOWEST, _FINENESS, _BINS = 120 << 23, 17, 11 << 6
+"""Bins of 64 to an octave, by the bits of a number: from 1/128, before which there is no edge, up to 16, after which
+there is none either. No bin has two edges."""
 
 
 @compiled
-def _cells(length: Any, half: int, edges: Any, cell: Any) -> None:
+def _counted(length: Any, half: int, edges: Any, cell: Any) -> None:
     """Counts, for each number, the cells before its own."""
     cell[:] = 0
-    if half <= _FEW:
-        for k in range(1, half):
-            edge = edges[half + k]
-            for t in range(length.size):
-                cell[t] += np.uint8(length[t] >= edge)
-        return
+    for k in range(1, half):
+        edge = edges[half + k]
+        for t in range(length.size):
+            cell[t] += np.uint8(length[t] >= edge)
+
+
+@compiled
+def _binned(half: int, edges: Any, bins: Any, own: Any) -> None:
+    """Finds for each bin the cell that it begins in, and the edges of all cells, with one more that nothing reaches."""
+    own[:half] = edges[half : 2 * half]
+    own[half] = np.inf
+    begins = np.empty(1, np.float32)
+    found = 0
+    for k in range(_BINS):
+        begins.view(np.int32)[0] = _LOWEST + (k << _FINENESS)
+        while begins[0] >= own[found + 1]:
+            found += 1
+        bins[k] = found
+
+
+@compiled
+def _looked_up(length: Any, bins: Any, own: Any, cell: Any) -> None:
+    """Finds the same as ``_counted``."""
+    bits = length.view(np.int32)
     for t in range(length.size):
-        found, step = 0, half >> 1
-        while step > 0:
-            if length[t] >= edges[half + found + step]:
-                found += step
-            step >>= 1
-        cell[t] = np.uint8(found)
+        near = bins[min(max((bits[t] - _LOWEST) >> _FINENESS, 0), _BINS - 1)]
+        cell[t] = np.uint8(near + (length[t] >= own[near + 1]))
 
 
 @compiled
@@ -56,20 +73,27 @@ def _encode(
     below = np.empty(TILE, np.bool_)
     cell = np.empty(TILE, np.uint8)
     eights = cell.view(np.uint64)
+    bins, own, binned = np.empty(_BINS, np.int32), np.empty(129, np.float32), 0
     zero, most = np.float32(0), np.float32(np.finfo(np.float32).max)
     for row in range(widths.size):
         half = 1 << (widths[row] - 1)
         top = np.uint8(half - 1)
         gain = gains[row]
+        if half > _FEW and half != binned:
+            _binned(half, edges, bins, own)
+            binned = half
         for at in range(start, stop, TILE):
             numbers = rows[row, at : min(at + TILE, stop)]
-            own = factors[at : min(at + TILE, stop)]
+            factor = factors[at : min(at + TILE, stop)]
             for t in range(numbers.size):
-                number = numbers[t] * gain * own[t]
+                number = numbers[t] * gain * factor[t]
                 number = number if abs(number) <= most else zero
                 length[t] = abs(number)
                 below[t] = number < zero
-            _cells(length[: numbers.size], half, edges, cell[: numbers.size])
+            if half > _FEW:
+                _looked_up(length[: numbers.size], bins, own, cell[: numbers.size])
+            else:
+                _counted(length[: numbers.size], half, edges, cell[: numbers.size])
             for t in range(numbers.size):
                 cell[t] = np.uint8(top - cell[t]) if below[t] else np.uint8(half + cell[t])
             cell[numbers.size : numbers.size + (-numbers.size % 8)] = 0

@@ -153,7 +153,11 @@ def never_steps(job):
 
 
 def dies_before_the_start(job):
+    """When all have met: who has not yet gets an error of gloo's own."""
+    note(job["folder"], f"{job['rank']}.met")
     if job["rank"] == job["culprit"]:
+        while not all(Path(job["folder"], f"{rank}.met").exists() for rank in range(RANKS)):
+            time.sleep(0.01)
         note(job["folder"], "happened")
         os.kill(os.getpid(), signal.SIGKILL)
     pipeline(job)

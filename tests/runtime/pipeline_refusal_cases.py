@@ -1,5 +1,6 @@
 """What ranks do in test_pipeline_refuses.py: each ends with an error, says which, and then trains as if nothing was."""
 
+import threading
 import time
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import thinpipe
+from thinpipe.runtime.ties import Ties
 
 
 def refused(attempt, site):
@@ -208,3 +210,25 @@ def stepped(site, what):
             raise AssertionError("a pipeline that failed goes on")
 
     return refused(attempt, site)
+
+
+def fails_in_its_beginning(site):
+    """A rank fails while it makes shared weights equal; names the threads there are while its error is still kept."""
+
+    def make_equal(_):
+        raise LookupError(f"rank {site.rank} has no such weight")
+
+    usual, Ties.make_equal = Ties.make_equal, make_equal
+    try:
+        thinpipe.Pipeline(stages(), chunks=1, loss_fn=functional.cross_entropy, group=site.group)
+    except Exception as error:
+        until = time.monotonic() + 5
+        while (names := _threads()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return {"kind": type(error).__name__, "text": str(error), "threads": names}
+    finally:
+        Ties.make_equal = usual
+
+
+def _threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("thinpipe")]

@@ -131,3 +131,10 @@ def test_an_error_of_the_model_reaches_every_rank(pool, where, schedule):
     found = pool.run("fails", 3, where=where, schedule=schedule)
     assert_one_failed(found, 1, "ZeroDivisionError", "of the model's own")
     assert any("stage 1" in note for note in found[1]["notes"])
+
+
+def test_a_pipeline_that_fails_in_its_beginning_leaves_no_thread_behind(pool):
+    """Whoever asked for it has nothing to close, and an error whose frames keep the pipeline alive."""
+    for found in pool.run("fails_in_its_beginning", 3):
+        assert "has no such weight" in found["text"]
+        assert found["threads"] == []

@@ -251,10 +251,14 @@ class Pipeline(nn.Module):
         # Not by the finalizer itself: only what is registered after the lanes is called before they break off.
         self._shut.atexit = False
         atexit.register(self._shut)
-        with self._guarded():
-            self._ties.make_equal()
-            self._ties.flush()
-            self._siblings.make_equal()
+        try:
+            with self._guarded():
+                self._ties.make_equal()
+                self._ties.flush()
+                self._siblings.make_equal()
+        except BaseException:
+            self.close()  # nobody else will: whoever asked for it gets an error, whose frames may keep it for long
+            raise
 
     # -- training ------------------------------------------------------------------------------------------------------
 

@@ -282,6 +282,13 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_of_a_table_have_as_many_cells_as_its_head(page):
+    for table in re.findall(r"(?:^\|.*\n)+", BLOCK.sub("", page.read_text()), re.MULTILINE):
+        cells = {line.replace(r"\|", "").count("|") for line in table.splitlines()}
+        assert len(cells) == 1, table[:300]
+
+
 def test_the_figures_of_the_readme_are_the_recorded_ones():
     record = json.loads((ROOT / "results/pipe-2-cores.json").read_text())
     readme = (ROOT / "README.md").read_text()

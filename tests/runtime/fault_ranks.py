@@ -156,7 +156,9 @@ def dies_before_the_start(job):
     """When all have met: who has not yet gets an error of gloo's own."""
     note(job["folder"], f"{job['rank']}.met")
     if job["rank"] == job["culprit"]:
+        until = time.time() + 30
         while not all(Path(job["folder"], f"{rank}.met").exists() for rank in range(RANKS)):
+            assert time.time() < until, "not all ranks came"
             time.sleep(0.01)
         note(job["folder"], "happened")
         os.kill(os.getpid(), signal.SIGKILL)

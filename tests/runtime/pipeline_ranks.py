@@ -9,8 +9,6 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +27,7 @@ import pipeline_feature_cases
 import pipeline_hf_cases
 import pipeline_mesh_cases
 import pipeline_refusal_cases
+from left_behind import threads_left
 
 MODULES = (
     pipeline_cases,
@@ -70,16 +69,6 @@ def serve(rank, ranks, store, requests, answers):
 def answer(answers, value):
     answers.write(json.dumps(value) + "\n")
     answers.flush()
-
-
-def threads_left():
-    """Names threads of pipelines that were closed; they may take a moment to end."""
-    until = time.monotonic() + 5.0
-    while True:
-        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("thinpipe")]
-        if not names or time.monotonic() > until:
-            return names
-        time.sleep(0.01)
 
 
 def main():

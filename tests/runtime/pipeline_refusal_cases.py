@@ -1,10 +1,10 @@
 """What ranks do in test_pipeline_refuses.py: each ends with an error, says which, and then trains as if nothing was."""
 
-import threading
 import time
 from typing import NamedTuple
 
 import torch
+from left_behind import threads_left
 from pipeline_cases import batch, by_cut, gradients, layers, pipelines
 from torch import nn
 from torch.nn import functional
@@ -222,13 +222,6 @@ def fails_in_its_beginning(site):
     try:
         thinpipe.Pipeline(stages(), chunks=1, loss_fn=functional.cross_entropy, group=site.group)
     except Exception as error:
-        until = time.monotonic() + 5
-        while (names := _threads()) and time.monotonic() < until:
-            time.sleep(0.01)
-        return {"kind": type(error).__name__, "text": str(error), "threads": names}
+        return {"text": str(error), "threads": threads_left()}
     finally:
         Ties.make_equal = usual
-
-
-def _threads():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("thinpipe")]

@@ -65,14 +65,6 @@ def test_stages_in_threads_have_the_losses_of_one_device(words, chunks, tmp_path
     assert numbers(tmp_path / "run") == pytest.approx(one_device[chunks], **NEAR)
 
 
-def test_cudnn_tries_its_algorithms_out_where_that_is_asked_for(tmp_path):
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False):
-        run("--epochs", 0, "--run", tmp_path / "usual")
-        assert not torch.backends.cudnn.benchmark
-        run("--epochs", 0, "--cudnn-benchmark", "--run", tmp_path / "tried")
-        assert torch.backends.cudnn.benchmark
-
-
 @pytest.mark.parametrize("name", ["cola", "cifar10-scratch"])
 def test_texts_and_images_have_the_losses_of_one_device(name, tmp_path, files):
     recipe = small(name, dropout=0, chunks=2, clip=0.5, limit=8)

@@ -12,18 +12,7 @@ from thinpipe.train.recipes import resolved
 from thinpipe.train.settings import Settings
 from thinpipe.train.way import Way
 
-_MAY_CHANGE = (
-    "connect",
-    "key",
-    "server",
-    "bandwidth",
-    "give_up",
-    "compile",
-    "cudnn_benchmark",
-    "every",
-    "device",
-    "devices",
-)
+_MAY_CHANGE = ("connect", "key", "server", "bandwidth", "give_up", "compile", "every", "device", "devices")
 """Settings that a resumed run may have others of: they change where and how fast it runs, not what it computes."""
 
 _LONGER = ("epochs",)

@@ -107,10 +107,6 @@ def train_command(
         bool,
         typer.Option("--compile", rich_help_panel=MORE, help="Compile stages first, which takes minutes; for GPUs."),
     ] = False,
-    cudnn_benchmark: Annotated[
-        bool,
-        typer.Option("--cudnn-benchmark", rich_help_panel=MORE, help="Let cuDNN try its algorithms out; for GPUs."),
-    ] = False,
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", rich_help_panel=MORE, help="Emulate a link, as 50mbit each way.")
     ] = None,
@@ -156,7 +152,6 @@ def train_command(
         "bandwidth": bandwidth,
         "give_up": give_up,
         "compile": compile or None,
-        "cudnn_benchmark": cudnn_benchmark or None,
         "every": every,
         "device": device,
         "devices": devices,

@@ -44,8 +44,6 @@ class Settings:
         give_up: seconds to try to reach a server that was lost (default: a client's own).
         compile: whether stages are compiled before the first step, which takes minutes; for GPUs, which wait for
             launches otherwise (default: they are not).
-        cudnn_benchmark: whether cuDNN tries its algorithms out on the first batch of each shape and takes the fastest,
-            which need not be the same in the next run (default: it takes those it expects to be).
         every: steps between two saved states (default: 50 where others save with this process; else some seconds).
         device: of the client's parts, or of everything.
         devices: one for each stage in process, or for each rank of a machine, as ``cuda:0,cuda:1`` (default:
@@ -67,7 +65,6 @@ class Settings:
     bandwidth: str | None = None
     give_up: float | None = None
     compile: bool | None = None
-    cudnn_benchmark: bool | None = None
     every: int | None = None
     device: str = "cpu"
     devices: str | None = None

@@ -56,8 +56,6 @@ def trainer_of(
         ThinpipeError: others are not there, or refuse.
     """
     verify_bottlenecks(recipe, settings.way)
-    if settings.cudnn_benchmark:
-        torch.backends.cudnn.benchmark = True
     if settings.way is Way.CONNECTED:
         from thinpipe.train.connected import connected  # whoever trains without a server needs no ZeroMQ
 

@@ -86,7 +86,6 @@ def _training(each: Shown, record: Record) -> str:
         recipe["precision"],
     ]
     said += ["compiled"] if record.settings.get("compiled") else []
-    said += ["algorithms that cuDNN found to be fastest"] if record.settings.get("cudnn_benchmark") else []
     said += [f"images of {recipe['pixels']} pixels"] if recipe["pixels"] else []
     said += [f"texts of {recipe['max_length']} tokens, padding {recipe['padding']}"] if recipe["max_length"] else []
     said += [f"LoRA of rank {recipe['lora']}"] if recipe["lora"] else []

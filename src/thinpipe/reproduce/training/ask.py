@@ -32,7 +32,6 @@ class Ask:
         encoder: the folder of the encoder that texts are trained with; None for RoBERTa-base.
         device: of everything.
         compile: whether stages are compiled.
-        cudnn_benchmark: whether cuDNN tries its algorithms out.
         tiny: whether it is the small work of the same shape.
     """
 
@@ -45,7 +44,6 @@ class Ask:
     encoder: Path | None
     device: str
     compile: bool
-    cudnn_benchmark: bool
     tiny: bool
 
 
@@ -100,7 +98,6 @@ class Job:
             codec=row.packs,
             grad_codec=row.packs_back,
             compile=ask.compile or None,
-            cudnn_benchmark=ask.cudnn_benchmark or None,
             device=ask.device,
         ).verify()
         return cls(table, row, seed, recipe, settings, ask.tiny)

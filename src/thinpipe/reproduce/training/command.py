@@ -71,9 +71,6 @@ def training_command(table: Table) -> Callable[..., None]:
         compile: Annotated[
             bool, typer.Option("--compile", help="Compile stages first, which takes minutes; for GPUs.")
         ] = False,
-        cudnn_benchmark: Annotated[
-            bool, typer.Option("--cudnn-benchmark", help="Let cuDNN try its algorithms out; for GPUs.")
-        ] = False,
         runs: Annotated[
             Path | None,
             typer.Option(
@@ -100,7 +97,6 @@ def training_command(table: Table) -> Callable[..., None]:
             encoder=encoder,
             device=_device(device),
             compile=compile,
-            cudnn_benchmark=cudnn_benchmark,
             tiny=tiny,
         )
         folder = output if output is not None or tiny else Path("results")

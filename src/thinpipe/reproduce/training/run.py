@@ -135,7 +135,6 @@ def record_of(job: Job, path: Path) -> Record:
             "stand_in": job.stand_in(),
             "device": job.settings.device,
             "compiled": bool(job.settings.compile),
-            "cudnn_benchmark": bool(job.settings.cudnn_benchmark),
             **job.identity(),
         },
         Machine.current(*(("transformers",) if job.is_text else ())),

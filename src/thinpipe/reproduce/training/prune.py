@@ -54,6 +54,7 @@ PRUNE_VS_QUANT = Table(
         Row(work=SCRATCH, codec="block:2/32", series="block"),
         Row(work=SCRATCH, codec="had:4", series="had"),
         Row(work=SCRATCH, codec="had:2", series="had"),
+        Row(work=SCRATCH, codec="wave:4", series="wave"),
         Row(work=SCRATCH, codec="wave:2", series="wave"),
         Row(work=SCRATCH, codec="wave:0.6", series="wave"),
     ),

@@ -19,8 +19,14 @@ def orthonormal(columns: Tensor) -> Tensor:
     """
     precise = columns.double()
     # What decomposes matrices on GPUs takes them one after the other, and a batch has hundreds.
-    found = torch.linalg.qr(precise)[0] if precise.device.type == "cpu" else column_by_column(precise)
+    found = _decomposed(precise) if precise.device.type == "cpu" else column_by_column(precise)
     return found.to(columns)
+
+
+def _decomposed(columns: Tensor) -> Tensor:
+    """Has a library do it, and turns columns round that it made point the other way, so that they are as on GPUs."""
+    found, shares = torch.linalg.qr(columns)
+    return torch.where(shares.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) < 0, -found, found)
 
 
 def column_by_column(columns: Tensor) -> Tensor:

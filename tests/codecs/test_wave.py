@@ -57,6 +57,33 @@ def test_slow_waves_are_kept_before_quick_ones():
     assert slow < 0.3 < 0.6 < wrong.norm() / x.norm()
 
 
+@pytest.mark.parametrize("shape", [(32, 8, 64, 64), (5, 6, 40, 24), (128, 40, 24)], ids=str)
+@pytest.mark.parametrize("spec", ["wave:0.1", "wave:0.6", "wave:2"])
+def test_what_cancels_in_a_channel_cancels_in_what_is_decoded(spec, shape):
+    """The gradient of a bias is a sum over all places; errors that lean to one side would push it every step."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    rest = [dim for dim in range(x.dim()) if dim != (1 if x.dim() == 4 else 2)]
+    x -= x.mean(rest, keepdim=True) * 0.9
+    a = codec(spec)
+    wrong = a.decode(a.encode(x)) - x
+    assert float(wrong.norm() / x.norm()) > 0.1
+    assert float(wrong.sum(rest).norm() / x.sum(rest).norm()) < 2e-2
+
+
+def test_where_a_line_cannot_be_cut_evenly_nearly_all_of_it_cancels():
+    x = torch.randn(64, 23, 32, generator=torch.Generator().manual_seed(0))
+    a = codec("wave:0.6")
+    wrong = a.decode(a.encode(x)) - x
+    assert float(wrong.sum((0, 1)).norm()) < 0.4 * float(wrong.norm())  # the length of a sum of errors that do not lean
+
+
+def test_places_that_have_next_to_nothing_are_given_next_to_nothing():
+    x = torch.randn(64, 16, 32, generator=torch.Generator().manual_seed(0))
+    x[8:] *= 1e-4
+    a = codec("wave:0.5")
+    assert float(a.decode(a.encode(x))[8:].norm()) < 2 * float(x[8:].norm())
+
+
 def test_what_is_the_same_all_over_a_plane_comes_back_nearly_as_it_was():
     """The gradient of an average pool: each plane has one value."""
     x = torch.randn(64, 32, 1, 1, generator=torch.Generator().manual_seed(0)).expand(-1, -1, 7, 7).contiguous()

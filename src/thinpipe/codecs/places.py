@@ -123,6 +123,7 @@ class Places:
 
 
 def _even(size: int, most: int) -> int:
-    """Tells the size of as few equal parts as no part is larger than ``most`` with."""
-    parts = max(1, -(-size // most))
+    """Tells the size of few equal parts, none larger than ``most``; of up to twice as few, if they are whole then."""
+    fewest = max(1, -(-size // most))
+    parts = next((n for n in range(fewest, 2 * fewest) if size % n == 0), fewest)
     return max(1, -(-size // parts))

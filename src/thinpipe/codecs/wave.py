@@ -4,13 +4,17 @@ Channels differ in how much they have to tell, and so do their waves, and so do 
 among all waves of all channels in all places, by how far each goes, which is learned from each tensor and told once for
 it::
 
-    means of channels     16 bits each, once
+    levels of channels    16 bits each, once      means, where they are a good part of the tensor; else drifts
     sigmas                8 bits each, once       of every wave of every channel; where places are few, of all waves and
                                                   of all channels, and taken for their products
     strengths             8 bits each, once       of groups of places, the strongest first, where there are groups
     a place               16 bits scale
                           B x T x T x channels    the place less the means, over its scale, wave by wave: more of a
                                                   strong one, and fewer of a weak one
+
+A drift makes the sum of a channel right. It is what the slowest waves of all places lost together, shared among places
+by their scales. The gradient of a bias is such a sum, in which nearly everything cancels; an error that leans to one
+side pushes it a little in every step of a training.
 
 What a layer makes of its input it makes of slow waves before quick ones, and the gradient of a layer's weights has next
 to nothing but slow ones in it. So a wave counts the less, the quicker it is.
@@ -21,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import starmap
 from typing import NamedTuple
 
 import torch
@@ -73,13 +78,14 @@ class Wave(Coder):
         groups = Groups.of(places.count)
         tiles = places.cut(x)
         unit = unit_of(tiles)
-        tiles, mean, scale = _levelled(tiles if unit == 1 else tiles / unit, unit)
+        tiles, level, scale, apart = _levelled(tiles if unit == 1 else tiles / unit, unit)
         order = groups.order(scale)
         tiles, sent = tiles[:, order], scale[order].to(torch.float32) / unit
         sent = torch.where(sent > 0, sent, 0.0)
         waves = waves_of(places.tall, places.wide, x.device)
-        told = torch.cat([self._octaves(waves, tiles, sent, places), groups.strengths(sent.square())[: groups.told]])
-        share = _shared(places, groups, to_bytes(told).cpu().numpy().tobytes(), self._total(places), x.device)
+        strengths = groups.strengths(sent.square())[: groups.told]
+        told = torch.cat([self._octaves(waves, tiles, sent, places), strengths, apart.to(torch.int8)[None]])
+        share, levelled = self._shared(to_bytes(told), places, groups)
         found = _product(waves[share.waves], tiles.view(-1, places.size).T).view(-1, groups.number, groups.size)
         factors = torch.where(sent > 0, sent.reciprocal(), 0.0).view(groups.number, groups.size)
         edges, encode = tables(x.device)[0], kernels_for(x.device).waves_encode
@@ -87,14 +93,17 @@ class Wave(Coder):
         for k, part in share.parts:
             rows, gains = found[:, k].index_select(0, part.rows), part.sigmas.reciprocal()
             packed.append(encode(rows, gains, factors[k], part.widths, edges, part.total))
-        return [to_bytes(mean), to_bytes(told), to_bytes(scale), torch.cat(packed)]
+        if not levelled:
+            sent[places.count :] = 0  # copies
+            level = _drift(found[: places.kinds], sent.view(groups.number, groups.size), share, packed)
+        return [to_bytes(level), to_bytes(told), to_bytes(scale), torch.cat(packed)]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         places = self._places(shape)
         groups = Groups.of(places.count)
-        mean, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
+        level, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
         device = scale.device
-        share = _shared(places, groups, sections[1].cpu().numpy().tobytes(), self._total(places), device)
+        share, levelled = self._shared(sections[1], places, groups)
         found = torch.zeros(len(share.waves) * places.kinds, groups.number, groups.size, device=device)
         levels, decode = tables(device)[1], kernels_for(device).waves_decode
         sizes = [packed_size(groups.size * part.total, 1) for _, part in share.parts]
@@ -103,10 +112,13 @@ class Wave(Coder):
         order = groups.order(scale)
         found, sent = found.flatten(1), scale[order]
         waves = waves_of(places.tall, places.wide, device)[share.waves]
-        small = float(scale.nan_to_num().abs().max() * share.reach + mean.abs().max()) < MOST
+        mean, drift = (level, torch.zeros_like(level)) if levelled else (torch.zeros_like(level), level)
+        found[: places.kinds] += drift[:, None]  # the first wave has no hills
+        reach = scale.nan_to_num().abs().max() * (share.reach + drift.abs().max()) + mean.abs().max()
+        small = float(reach) < MOST
         if small:
             found.mul_(sent)
-            found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]  # the first wave has no hills
+            found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]
         tiles = _product(found.view(len(waves), -1).T, waves).view(places.kinds, -1, places.size)
         if not small:  # a sum could overflow; halves cannot
             most = torch.finfo(torch.float32).max / 2
@@ -121,7 +133,7 @@ class Wave(Coder):
         groups = Groups.of(places.count)
         told = places.kinds * places.size if self._each(places) else places.kinds + places.size
         packed = packed_size(groups.number * groups.size * self._total(places), 1)
-        return [2 * places.kinds, told + groups.told, 2 * places.count, packed]
+        return [2 * places.kinds, told + groups.told + 1, 2 * places.count, packed]
 
     def _places(self, shape: torch.Size) -> Places:
         return Places.of(shape, self.side, 8 * _TOLD / self.bits)
@@ -134,6 +146,11 @@ class Wave(Coder):
         """Tells how many bits the waves of a place have together."""
         elements = places.kinds * places.size
         return min(MOST_BITS * elements, max(1, round(self.bits * elements)))
+
+    def _shared(self, told: Tensor, places: Places, groups: Groups) -> tuple[_Share, bool]:
+        """Finds how bits are shared, by what was told, and whether means were taken off."""
+        said = told.cpu().numpy().tobytes()
+        return _shared(places, groups, said[:-1], self._total(places), told.device), said[-1] != 0
 
     def _octaves(self, waves: Tensor, tiles: Tensor, scales: Tensor, places: Places) -> Tensor:
         """Measures how far each wave of each channel goes, for a place of length 1; a strong one counts for more."""
@@ -148,8 +165,12 @@ class Wave(Coder):
         return octaves_of(torch.cat([squares.sum(0) / places.kinds, squares.sum(1) * (places.kinds / whole)]))
 
 
-def _levelled(tiles: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Takes the means off all tiles; returns the tiles, and the means and the places' scales as they are sent."""
+def _levelled(tiles: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Takes the means off all tiles if they are worth it.
+
+    Returns:
+        The tiles; the means and the places' scales as they are sent; whether means were taken off.
+    """
     kinds, _, size = tiles.shape
     sums = tiles.sum(2)
     whole = torch.isfinite(sums).all(0)  # a place with a value that is not finite is lost as a whole
@@ -160,7 +181,28 @@ def _levelled(tiles: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
     mean = torch.where(apart, mean * unit, 0.0).clamp(-MOST, MOST).to(torch.bfloat16)
     tiles = tiles - (mean.to(torch.float32) / unit)[:, None, None]
     length = torch.linalg.vector_norm(tiles, dim=(0, 2)) / math.sqrt(kinds * size)
-    return tiles, mean, torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16)
+    return tiles, mean, torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16), apart
+
+
+def _drift(firsts: Tensor, scales: Tensor, share: _Share, packed: Sequence[Tensor]) -> Tensor:
+    """Finds what is to be added to all places' first waves, for their scales of 1, so that each channel's sum is right.
+
+    Args:
+        firsts: the first wave of every channel in the groups' places.
+        scales: of the places; 0 of those that do not count.
+        share: of the bits.
+        packed: the parts that were made of it.
+    """
+    lost = torch.where(scales > 0, firsts, 0.0).flatten(1).sum(1)
+    levels, decode = tables(firsts.device)[1], kernels_for(firsts.device).waves_decode
+    for (k, part), codes in zip(share.parts, packed, strict=True):
+        rows, bits = part.first
+        if not rows:
+            continue
+        begin = codes[: packed_size(scales.shape[1] * bits, 1)]
+        found = decode(begin, part.sigmas[:rows], part.widths[:rows], levels, scales.shape[1])
+        lost.index_add_(0, part.rows[:rows], _product(found, scales[k]), alpha=-1)
+    return (lost / scales.sum().clamp(min=torch.finfo(torch.float32).tiny)).clamp(-MOST, MOST).to(torch.bfloat16)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -170,12 +212,16 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _Part(NamedTuple):
-    """What a group of places sends: the rows, which are waves of channels, and of each its bits and its sigma."""
+    """What a group of places sends: the rows, which are waves of channels, and of each its bits and its sigma.
+
+    The first waves of channels come first: ``first`` tells how many rows they have, and bits.
+    """
 
     rows: Tensor
     widths: Tensor
     sigmas: Tensor
     total: int
+    first: tuple[int, int]
 
 
 class _Share:
@@ -198,9 +244,11 @@ class _Share:
         rows = (where[1:] * places.kinds + used % places.kinds).to(device)
         widths, sigmas = bits[group, used].to(device, torch.int32), sigmas_of(octaves[used]).to(device)
         each, totals = torch.bincount(group, minlength=len(bits)).tolist(), bits.sum(1).tolist()
-        parts = zip(rows.split(each), widths.split(each), sigmas.split(each), totals, strict=True)
+        first = bits[:, : places.kinds]
+        firsts = zip((first > 0).sum(1).tolist(), first.sum(1).tolist(), strict=True)
+        parts = zip(rows.split(each), widths.split(each), sigmas.split(each), totals, firsts, strict=True)
         self.waves = waves.to(device)
-        self.parts = [(k, _Part(*part)) for k, part in enumerate(parts) if part[-1]]
+        self.parts = [(k, part) for k, part in enumerate(starmap(_Part, parts)) if part.total]
         furthest = sigmas_of(octaves[bits.any(0)]).sum()
         self.reach = 2 / math.sqrt(places.size) * float(tables(torch.device("cpu"))[1].max()) * float(furthest)
 

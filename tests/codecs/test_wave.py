@@ -148,7 +148,7 @@ def test_groups_have_every_place_and_the_strongest_first(count, seed):
     assert len(order) == groups.number * groups.size
     if groups.number > 1:
         assert scales[order].diff().max() <= 0
-    strengths = groups.strengths(scales[order].float().square()).tolist()
+    strengths = groups.strengths(scales[order].float()).tolist()
     assert strengths == sorted(strengths, reverse=True)
     assert strengths[0] == 0
 

@@ -69,12 +69,12 @@ class Groups:
         found = bits.sort(descending=True, stable=True).indices
         return torch.cat([found, found[-1:].expand(self.number * self.size - self.count)])
 
-    def strengths(self, squares: Tensor) -> Tensor:
-        """Tells how much weaker each group is than the strongest, in eighths of an octave, as signed bytes.
+    def strengths(self, counts: Tensor) -> Tensor:
+        """Tells how much less each group counts than the strongest, in quarters of an octave, as signed bytes.
 
         Args:
-            squares: of the places' scales, in their order.
+            counts: how much places count, in their order.
         """
-        each = squares.view(self.number, self.size).mean(1)
+        each = counts.view(self.number, self.size).mean(1)
         found = (4 * torch.log2(each / each.amax())).round().clamp(LEAST, 0)
         return torch.where(each > 0, found, LEAST).to(torch.int8)

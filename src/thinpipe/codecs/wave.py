@@ -16,6 +16,10 @@ A drift makes the sum of a channel right. It is what the slowest waves of all pl
 by their scales. The gradient of a bias is such a sum, in which nearly everything cancels; an error that leans to one
 side pushes it a little in every step of a training.
 
+Places count by their scales, which is half-way between two ends. If their squares counted, most bits would go to a few
+places, and images of little contrast would be lost; if all counted alike, most bits of a text would go to what fills it
+up.
+
 What a layer makes of its input it makes of slow waves before quick ones, and the gradient of a layer's weights has next
 to nothing but slow ones in it. So a wave counts the less, the quicker it is.
 """
@@ -80,22 +84,23 @@ class Wave(Coder):
         unit = unit_of(tiles)
         tiles, level, scale, apart = _levelled(tiles if unit == 1 else tiles / unit, unit)
         order = groups.order(scale)
-        tiles, sent = tiles[:, order], scale[order].to(torch.float32) / unit
+        sent = scale.to(torch.float32) / unit
         sent = torch.where(sent > 0, sent, 0.0)
+        ordered = sent[order].view(groups.number, groups.size)
         waves = waves_of(places.tall, places.wide, x.device)
-        strengths = groups.strengths(sent.square())[: groups.told]
-        told = torch.cat([self._octaves(waves, tiles, sent, places), strengths, apart.to(torch.int8)[None]])
+        strengths = groups.strengths(ordered)[: groups.told]
+        told = torch.cat([self._octaves(waves, tiles, sent, order, places), strengths, apart.to(torch.int8)[None]])
         share, levelled = self._shared(to_bytes(told), places, groups)
-        found = _product(waves[share.waves], tiles.view(-1, places.size).T).view(-1, groups.number, groups.size)
-        factors = torch.where(sent > 0, sent.reciprocal(), 0.0).view(groups.number, groups.size)
+        found = _product(waves[share.waves], tiles.view(-1, places.size).T).view(-1, places.count)
+        factors = torch.where(ordered > 0, ordered.reciprocal(), 0.0)
         edges, encode = tables(x.device)[0], kernels_for(x.device).waves_encode
         packed = []
         for k, part in share.parts:
-            rows, gains = found[:, k].index_select(0, part.rows), part.sigmas.reciprocal()
+            rows, gains = found[part.rows[:, None], order.view_as(ordered)[k]], part.sigmas.reciprocal()
             packed.append(encode(rows, gains, factors[k], part.widths, edges, part.total))
         if not levelled:
-            sent[places.count :] = 0  # copies
-            level = _drift(found[: places.kinds], sent.view(groups.number, groups.size), share, packed)
+            ordered.view(-1)[places.count :] = 0  # copies
+            level = _drift(torch.where(sent > 0, found[: places.kinds], 0.0).sum(1), ordered, share, packed)
         return [to_bytes(level), to_bytes(told), to_bytes(scale), torch.cat(packed)]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -104,26 +109,25 @@ class Wave(Coder):
         level, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
         device = scale.device
         share, levelled = self._shared(sections[1], places, groups)
-        found = torch.zeros(len(share.waves) * places.kinds, groups.number, groups.size, device=device)
+        order = groups.order(scale).view(groups.number, groups.size)
+        found = torch.zeros(len(share.waves) * places.kinds, places.count, device=device)
         levels, decode = tables(device)[1], kernels_for(device).waves_decode
         sizes = [packed_size(groups.size * part.total, 1) for _, part in share.parts]
         for (k, part), packed in zip(share.parts, sections[3].split(sizes), strict=True):
-            found[:, k].index_copy_(0, part.rows, decode(packed, part.sigmas, part.widths, levels, groups.size))
-        order = groups.order(scale)
-        found, sent = found.flatten(1), scale[order]
+            # A place that is there twice is the same both times.
+            found[part.rows[:, None], order[k]] = decode(packed, part.sigmas, part.widths, levels, groups.size)
         waves = waves_of(places.tall, places.wide, device)[share.waves]
         mean, drift = (level, torch.zeros_like(level)) if levelled else (torch.zeros_like(level), level)
         found[: places.kinds] += drift[:, None]  # the first wave has no hills
         reach = scale.nan_to_num().abs().max() * (share.reach + drift.abs().max()) + mean.abs().max()
         small = float(reach) < MOST
         if small:
-            found.mul_(sent)
+            found.mul_(scale)
             found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]
         tiles = _product(found.view(len(waves), -1).T, waves).view(places.kinds, -1, places.size)
         if not small:  # a sum could overflow; halves cannot
             most = torch.finfo(torch.float32).max / 2
-            tiles = tiles.mul_((sent / 2)[:, None]).add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
-        tiles = tiles[:, order[: places.count].argsort()]
+            tiles = tiles.mul_((scale / 2)[:, None]).add_((mean / 2)[:, None, None]).clamp_(-most, most).mul_(2)
         if small and torch.finfo(dtype).max >= MOST:
             return places.joined(tiles, dtype).view(shape)
         return restored(places.joined(tiles, torch.float32), shape, dtype)
@@ -152,12 +156,13 @@ class Wave(Coder):
         said = told.cpu().numpy().tobytes()
         return _shared(places, groups, said[:-1], self._total(places), told.device), said[-1] != 0
 
-    def _octaves(self, waves: Tensor, tiles: Tensor, scales: Tensor, places: Places) -> Tensor:
-        """Measures how far each wave of each channel goes, for a place of length 1; a strong one counts for more."""
+    def _octaves(self, waves: Tensor, tiles: Tensor, scales: Tensor, order: Tensor, places: Places) -> Tensor:
+        """Measures how far each wave of each channel goes, for a place of length 1; a place counts by its scale."""
         enough = max(_SOME, _WORK // (places.kinds * places.size**2))
-        some = slice(None, None, max(1, len(scales) // enough))  # of all strengths, as they are in their order
-        known = scales[some].square().sum().clamp(min=torch.finfo(torch.float32).tiny)
-        found = _product(tiles[:, some].nan_to_num(0.0, 0.0, 0.0), waves.T)
+        some = order[:: max(1, len(order) // enough)]  # of all strengths
+        known = scales[some].sum().clamp(min=torch.finfo(torch.float32).tiny)
+        halved = torch.where(scales[some] > 0, scales[some].rsqrt(), 0.0)[:, None]
+        found = _product(tiles[:, some].nan_to_num(0.0, 0.0, 0.0) * halved, waves.T)
         squares = torch.linalg.vector_norm(found, dim=1).square() / known
         if self._each(places):
             return octaves_of(squares.T.flatten())
@@ -184,17 +189,16 @@ def _levelled(tiles: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor, Tenso
     return tiles, mean, torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16), apart
 
 
-def _drift(firsts: Tensor, scales: Tensor, share: _Share, packed: Sequence[Tensor]) -> Tensor:
+def _drift(lost: Tensor, scales: Tensor, share: _Share, packed: Sequence[Tensor]) -> Tensor:
     """Finds what is to be added to all places' first waves, for their scales of 1, so that each channel's sum is right.
 
     Args:
-        firsts: the first wave of every channel in the groups' places.
-        scales: of the places; 0 of those that do not count.
+        lost: the sums of all channels' first waves, of which what is decoded is taken off.
+        scales: of the groups' places; 0 of those that do not count.
         share: of the bits.
         packed: the parts that were made of it.
     """
-    lost = torch.where(scales > 0, firsts, 0.0).flatten(1).sum(1)
-    levels, decode = tables(firsts.device)[1], kernels_for(firsts.device).waves_decode
+    levels, decode = tables(lost.device)[1], kernels_for(lost.device).waves_decode
     for (k, part), codes in zip(share.parts, packed, strict=True):
         rows, bits = part.first
         if not rows:

@@ -54,6 +54,7 @@ ABLATION = Table(
         Row(work=_IMAGES, codec=NONE, series=NONE),
         *_rows(_IMAGES, "sort", dict(_CIFAR10_SORT)),
         *_rows(_IMAGES, "uniform", dict(_CIFAR10_UNIFORM)),
+        Row(work=_IMAGES, codec="uniform:8,zero", series="uniform, with a 0"),
         Row(work=_TEXTS, codec=NONE, series=NONE),
         *_rows(_TEXTS, "sort", _RTE_SORT),
         *_rows(_TEXTS, "uniform", _RTE_UNIFORM),

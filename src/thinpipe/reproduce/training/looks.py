@@ -21,6 +21,7 @@ LOOKS = {
     "wave, less back": Look(colour="#7b3fa0", shape="circle"),
     "wave": Look(colour="#0a8f3c", shape="circle"),
     "block": Look(colour="#2aa7a0", shape="circle"),
+    "uniform, with a 0": Look(colour="#5b6fc7", shape="circle"),
     "conv": Look(colour="#3f9a45", shape="diamond"),
     "linear": Look(colour="#3f9a45", shape="diamond"),
     "conv, not fitted": Look(colour="#93c47d", shape="diamond"),

@@ -123,7 +123,7 @@ class Places:
 
 
 def _even(size: int, most: int) -> int:
-    """Tells the size of few equal parts, none larger than ``most``; of up to twice as few, if they are whole then."""
+    """Tells the size of as few equal parts as none is larger than ``most`` with, or of some more, if they are whole."""
     fewest = max(1, -(-size // most))
     parts = next((n for n in range(fewest, 2 * fewest) if size % n == 0), fewest)
     return max(1, -(-size // parts))

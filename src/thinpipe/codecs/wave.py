@@ -16,9 +16,8 @@ A drift makes the sum of a channel right. It is what the slowest waves of all pl
 by their scales. The gradient of a bias is such a sum, in which nearly everything cancels; an error that leans to one
 side pushes it a little in every step of a training.
 
-Places count by their scales, which is half-way between two ends. If their squares counted, most bits would go to a few
-places, and images of little contrast would be lost; if all counted alike, most bits of a text would go to what fills it
-up.
+Places count by their scales, which is half-way between two ends: if their squares counted, most bits would go to a few
+of them; if all counted alike, most bits of a text would go to what fills it up.
 
 What a layer makes of its input it makes of slow waves before quick ones, and the gradient of a layer's weights has next
 to nothing but slow ones in it. So a wave counts the less, the quicker it is.

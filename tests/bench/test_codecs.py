@@ -20,7 +20,7 @@ from thinpipe.bench.svg import point_chart
 from thinpipe.cli import app
 
 SVG = "{http://www.w3.org/2000/svg}"
-MEASURES = {"ratio", "bits", "error", "cosine", "signs", "encode", "decode"}
+MEASURES = {"ratio", "bits", "error", "cosine", "signs", "sums", "encode", "decode"}
 
 
 def bench(*words, fails=False):
@@ -66,8 +66,10 @@ def test_a_folder_of_tensors_is_measured_recorded_and_drawn(tmp_path):
     bench("page", "--results", results, "--docs", docs)
     page = (docs / "benchmarks.md").read_text()
     assert r"topk:0.1\|uniform:8" in page and "sort:6+2 by torch.sort" in page
-    tables = [line.replace(r"\|", "").count("|") for line in page.splitlines() if line.startswith("| ")]
-    assert len(set(tables)) == 3  # two of a kind on tensors, one of splits, one of speed
+    tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    assert len(tables) == 4  # two on tensors, one of splits, one of speed
+    for table in tables:
+        assert len({line.replace(r"\|", "").count("|") for line in table.splitlines()}) == 1
     for name in ("activations", "gradients", "splits", "speed"):
         picture = ElementTree.parse(docs / "img" / f"codecs-{name}.svg").getroot()
         assert picture.find(f"{SVG}desc").text
@@ -128,7 +130,15 @@ def test_what_is_exact_has_no_error_and_what_is_zero_has_no_direction():
     assert exact["ratio"] == thinpipe.codec("none").nbytes([4]) / 16 and exact["bits"] == 32 * exact["ratio"]
     assert quality(x, ours("topk:0.25"))["signs"] == pytest.approx(1 / 3)
     nothing = quality(torch.zeros(8), ours("block:4"))
-    assert nothing["error"] is nothing["cosine"] is nothing["signs"] is None
+    assert nothing["error"] is nothing["cosine"] is nothing["signs"] is nothing["sums"] is None
+
+
+def test_errors_that_lean_to_one_side_are_told_by_the_sums_of_channels():
+    x = torch.zeros(8, 4, 16, 16)
+    x[0, :, 0, 0] = torch.tensor([1.0, 2.0, 3.0, -4.2])  # of a grid without a 0
+    known = {spec: quality(x, ours(spec)) for spec in ("none", "uniform:8", "uniform:8,zero")}
+    assert known["none"]["sums"] == 0
+    assert known["uniform:8"]["sums"] > 1 > 0.1 > known["uniform:8,zero"]["sums"]
 
 
 def test_the_encoder_that_sorts_does_the_same_work_as_ours():

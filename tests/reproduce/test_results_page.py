@@ -321,7 +321,7 @@ def test_what_two_tables_have_in_common_is_seen_once(pictures):
     said = pictures["results-frontier.svg"].find(f"{SVG}desc").text
     first, *others = said.split(". ")
     assert first.startswith("CIFAR-10 ") and first.count("sort:6+2") == 1, "the table of codecs and that of bits"
-    assert first.count("uniform:8") == 1, "which that of bits alone has"
+    assert first.count("uniform:12") == 1, "which that of bits alone has"
     assert {other.split(" ")[0] for other in others} == {"CIFAR-100", "CoLA", "RTE"}
     assert all("none: none 0.00 at 1" in each for each in (first, *others))
 

@@ -5,6 +5,7 @@ ratio     bytes that travel over bytes of the tensor, header included; bits are 
 error     the squares of what is wrong over the squares of the tensor: 0 is exact, 1 is as good as sending zeros
 cosine    between the tensor and what arrives
 signs     the share of the tensor's elements, other than 0, that arrive with their sign
+sums      what is wrong in the sums of channels, over those sums: errors that lean to one side add up there
 encode    GB of the float32 tensor a second, to the packet; decode from it. Both after a warm-up, in turns with all
           other codecs, the median of the rounds
 ========  =======================================================================================================
@@ -27,7 +28,7 @@ from thinpipe.bench.record import Machine, Record
 
 BENCH = "codecs"
 SPEED_ROW = "speed"
-MEASURES = ("ratio", "bits", "error", "cosine", "signs", "encode", "decode")
+MEASURES = ("ratio", "bits", "error", "cosine", "signs", "sums", "encode", "decode")
 
 SHAPE = (16, 32, 112, 112)
 FAST = ("uniform:8", "block:4", "sort:6+2")
@@ -60,13 +61,22 @@ def quality(x: Tensor, method: Method) -> dict[str, float | None]:
     power, signed = float(flat @ flat), int(flat.count_nonzero())
     length = (power * float(back @ back)) ** 0.5
     same = int(((flat.sign() == back.sign()) & (flat != 0)).sum())
+    sums, wrong = (_channel_sums(each.view(x.shape)).norm() for each in (flat, back - flat))
     return {
         "ratio": size / x.nbytes,
         "bits": 8 * size / x.numel(),
         "error": float((flat - back).square().sum()) / power if power else None,
         "cosine": float(flat @ back) / length if length else None,
         "signs": same / signed if signed else None,
+        "sums": float(wrong / sums) if sums else None,
     }
+
+
+def _channel_sums(x: Tensor) -> Tensor:
+    """Sums all of each channel, which is the second dimension of images and the last of others."""
+    channel = 1 if x.dim() >= 4 else x.dim() - 1
+    rest = [dim for dim in range(x.dim()) if dim != channel]
+    return x.sum(rest) if rest else x.sum()
 
 
 def measure_tensor(

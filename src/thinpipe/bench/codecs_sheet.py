@@ -22,10 +22,11 @@ _FORMS = {
     "error": "{:.2e}",
     "cosine": "{:.5f}",
     "signs": "{:.1%}",
+    "sums": "{:.2g}",
     "encode": "{:.2f}",
     "decode": "{:.2f}",
 }
-_HEADS = ["codec", "ratio", "bits", "error", "cosine", "signs", "encode GB/s", "decode GB/s"]
+_HEADS = ["codec", "ratio", "bits", "error", "cosine", "signs", "sums", "encode GB/s", "decode GB/s"]
 _FAMILIES = {
     "one grid a tensor": ("uniform", "sort", "kmeans", "fp16", "bf16"),
     "a scale a block": ("block", "had", "nf"),
@@ -35,7 +36,8 @@ _FAMILIES = {
 }
 _MEANINGS = (
     "Ratio: bytes that travel over bytes of the float32 tensor, header included. Error: squares of what is wrong over "
-    "squares of the tensor. Signs: the share of elements other than 0 that arrive with theirs."
+    "squares of the tensor. Signs: the share of elements other than 0 that arrive with theirs. "
+    "Sums: what is wrong in the sums of channels, over those sums; the gradient of a bias is such a sum."
 )
 
 
@@ -53,7 +55,7 @@ def codecs_sheet(title: str, records: Sequence[Record]) -> Sheet:
     largest = max(records, key=lambda record: _elements(record))
     names = [name for name in found[0] if all(name in each for each in found)]
     heads = ["codec", "bits", *(f"error, {_short(record.row)}" for record in records)]
-    heads += ["cosine, least", "signs, least", "encode GB/s", "decode GB/s"]
+    heads += ["cosine, least", "signs, least", f"sums, {_short(largest.row)}", "encode GB/s", "decode GB/s"]
     lines = []
     for name in names:
         each = [values[name] for values in found]
@@ -65,7 +67,7 @@ def codecs_sheet(title: str, records: Sequence[Record]) -> Sheet:
                 *(_form("error", values["error"]) for values in each),
                 _form("cosine", _least(each, "cosine")),
                 _form("signs", _least(each, "signs")),
-                *_cells(fast, ("encode", "decode")),
+                *_cells(fast, ("sums", "encode", "decode")),
             ]
         )
     shapes = "; ".join(f"{_short(r.row)} {' x '.join(map(str, r.settings['shape']))}" for r in records)

@@ -309,6 +309,15 @@ def test_the_table_of_the_wire_in_the_readme_is_the_recorded_one():
         assert figures == [f"{record[f'{name}_ms']:.0f}" for record in records]
 
 
+def test_the_sums_of_channels_in_the_catalogue_are_the_recorded_ones():
+    record = json.loads((ROOT / "results/codecs/mobilenetv2-cut1-gradient.json").read_text())
+    page = " ".join((ROOT / "docs/codecs.md").read_text().split())
+    wrong = {spec: float(format(record[f"{spec} sums"], ".2g")) for spec in ("uniform:8", "block:4", "had:4", "wave:4")}
+    *others, last = wrong.items()
+    assert all(f"{figure:,g} with `{spec}`" in page for spec, figure in others)
+    assert "With `{}` it is {:g}:".format(*last) in page
+
+
 def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
     readme = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(

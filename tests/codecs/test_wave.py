@@ -57,24 +57,24 @@ def test_slow_waves_are_kept_before_quick_ones():
     assert slow < 0.3 < 0.6 < wrong.norm() / x.norm()
 
 
-@pytest.mark.parametrize("shape", [(32, 8, 64, 64), (5, 6, 40, 24), (128, 40, 24)], ids=str)
 @pytest.mark.parametrize("spec", ["wave:0.1", "wave:0.6", "wave:2"])
-def test_what_cancels_in_a_channel_cancels_in_what_is_decoded(spec, shape):
+def test_what_cancels_in_a_channel_of_an_image_nearly_cancels_in_what_is_decoded(spec):
     """The gradient of a bias is a sum over all places; errors that lean to one side would push it every step."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    rest = [dim for dim in range(x.dim()) if dim != (1 if x.dim() == 4 else 2)]
-    x -= x.mean(rest, keepdim=True) * 0.9
+    x = torch.randn(32, 8, 64, 64, generator=torch.Generator().manual_seed(0))
     a = codec(spec)
     wrong = a.decode(a.encode(x)) - x
     assert float(wrong.norm() / x.norm()) > 0.1
-    assert float(wrong.sum(rest).norm() / x.sum(rest).norm()) < 2e-2
+    assert float(wrong.sum((0, 2, 3)).norm()) < 0.4 * float(wrong.norm())  # the sum of errors that do not lean
 
 
-def test_where_a_line_cannot_be_cut_evenly_nearly_all_of_it_cancels():
-    x = torch.randn(64, 23, 32, generator=torch.Generator().manual_seed(0))
-    a = codec("wave:0.6")
-    wrong = a.decode(a.encode(x)) - x
-    assert float(wrong.sum((0, 1)).norm()) < 0.4 * float(wrong.norm())  # the length of a sum of errors that do not lean
+def test_weak_places_of_an_image_have_as_many_bits_as_strong_ones():
+    """With fewer, training lost by it: results/wave-on-its-way."""
+    x = maps(samples=16, size=32)
+    x[:8] -= x[:8].mean((0, 2, 3), keepdim=True)  # or weak places would be a mean away from themselves
+    alone = error("wave:1", x[8:])
+    x[:8] *= 100
+    a = codec("wave:1")
+    assert float((a.decode(a.encode(x))[8:] - x[8:]).norm() / x[8:].norm()) < 1.2 * alone
 
 
 def test_places_that_have_next_to_nothing_are_given_next_to_nothing():
@@ -136,10 +136,15 @@ def test_bits_are_shared_as_if_one_by_one(octaves, strengths, weigh, share):
     assert torch.equal(found.view(-1), expected)
 
 
+def lines(count):
+    """Groups the places of so many short lines."""
+    return Groups.of(Places.of(torch.Size([count, 2, 16]), 2, 1))
+
+
 @settings(deadline=None, max_examples=80)
 @given(count=st.integers(1, 3000), seed=st.integers(0, 9))
 def test_groups_have_every_place_and_the_strongest_first(count, seed):
-    groups = Groups.of(count)
+    groups = lines(count)
     assert groups.number * groups.size <= count * 33 / 32
     assert groups.number == 1 or groups.size % 8 == 0
     scales = torch.randn(count, generator=torch.Generator().manual_seed(seed)).exp().bfloat16()
@@ -148,21 +153,21 @@ def test_groups_have_every_place_and_the_strongest_first(count, seed):
     assert len(order) == groups.number * groups.size
     if groups.number > 1:
         assert scales[order].diff().max() <= 0
-    strengths = groups.strengths(scales[order].float()).tolist()
+    strengths = groups.strengths(scales[order].float().square()).tolist()
     assert strengths == sorted(strengths, reverse=True)
-    assert strengths[0] == 0
+    assert strengths[:1] == [0][: groups.told]
 
 
 def test_a_scale_that_is_not_finite_is_the_weakest():
     scales = torch.ones(64, dtype=torch.bfloat16)
     scales[3], scales[5], scales[7] = torch.nan, torch.inf, -2.0
-    order = Groups.of(64).order(scales).tolist()
+    order = lines(64).order(scales).tolist()
     assert order[0] == 7
     assert order[-2:] == [3, 5]
 
 
 def test_groups_without_anything_in_them_are_alike():
-    assert Groups.of(64).strengths(torch.zeros(64)).tolist() == [LEAST] * 8
+    assert lines(64).strengths(torch.zeros(64)).tolist() == [LEAST] * 8
 
 
 def test_strong_places_have_more_bits_than_weak_ones():

@@ -1,4 +1,4 @@
-"""Places in groups, the strongest first: who has more to tell gets more bits.
+"""Places in groups, the strongest first: who has more to tell gets more bits. Those of images are all alike, in one.
 
 Groups have the same number of places each, so that a bit costs the same in every one, and a packet's size follows from
 its shape alone. Which place is in which group is told by the scales, which are sent anyway::
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from thinpipe.codecs.octaves import LEAST
+from thinpipe.codecs.places import Places
 
 _MOST = 8
 """Groups: with twice as many, captured tensors err less by a tenth at most."""
@@ -36,20 +37,23 @@ class Groups:
         count: of places.
         number: of groups.
         size: of a group, in places. Those at its end may have been added, as copies of the weakest.
+        alike: whether all places count alike; else they count by the squares of their scales.
     """
 
     count: int
     number: int
     size: int
+    alike: bool
 
     @classmethod
-    def of(cls, count: int) -> Groups:
-        """Makes as many groups as there are places for."""
-        for number in range(min(_MOST, count), 1, -1):
+    def of(cls, places: Places) -> Groups:
+        """Makes as many groups of lines as there are places for, and one of anything else."""
+        count = places.count
+        for number in range(min(_MOST, count) if places.lines else 1, 1, -1):
             size = -(-count // (8 * number)) * 8  # a plane of bits is whole bytes
             if number * size <= count * (1 + _WASTE):
-                return cls(count, number, size)
-        return cls(count, 1, count)
+                return cls(count, number, size, alike=False)
+        return cls(count, 1, count, alike=not places.lines)
 
     @property
     def told(self) -> int:
@@ -69,12 +73,37 @@ class Groups:
         found = bits.sort(descending=True, stable=True).indices
         return torch.cat([found, found[-1:].expand(self.number * self.size - self.count)])
 
-    def strengths(self, counts: Tensor) -> Tensor:
-        """Tells how much less each group counts than the strongest, in quarters of an octave, as signed bytes.
+    def strengths(self, squares: Tensor) -> Tensor:
+        """Tells how much weaker each group is than the strongest, in eighths of an octave, as signed bytes.
 
         Args:
-            counts: how much places count, in their order.
+            squares: of the places' scales, in their order.
         """
-        each = counts.view(self.number, self.size).mean(1)
+        each = squares.view(self.number, self.size).mean(1)
         found = (4 * torch.log2(each / each.amax())).round().clamp(LEAST, 0)
-        return torch.where(each > 0, found, LEAST).to(torch.int8)
+        return torch.where(each > 0, found, LEAST).to(torch.int8)[: self.told]
+
+    def counted(self, tiles: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighs places: as they are, which is by their squares; or each of length 1, if they are alike.
+
+        Returns:
+            The tiles, and how much each place counts.
+        """
+        if not self.alike:
+            return tiles, scales.square()
+        factors = torch.where(scales > 0, scales.reciprocal(), 0.0)
+        return tiles * factors[:, None], (scales > 0).to(torch.float32)
+
+    def chosen(self, found: Tensor, rows: Tensor, order: Tensor, k: int) -> Tensor:
+        """Takes some rows of a table with a column a place, and of them the places of a group."""
+        return found.index_select(0, rows) if self.number == 1 else found[rows[:, None], self._places(order, k)]
+
+    def put(self, values: Tensor, found: Tensor, rows: Tensor, order: Tensor, k: int) -> None:
+        """Writes them there again."""
+        if self.number == 1:
+            found.index_copy_(0, rows, values)
+        else:  # a place that is there twice is the same both times
+            found[rows[:, None], self._places(order, k)] = values
+
+    def _places(self, order: Tensor, k: int) -> Tensor:
+        return order[k * self.size : (k + 1) * self.size]

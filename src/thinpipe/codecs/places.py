@@ -97,6 +97,11 @@ class Places:
         """How many places there are."""
         return self.samples * self.fold * self.rows * self.columns
 
+    @property
+    def lines(self) -> bool:
+        """Whether they are parts of lines, as of words, which may be filled up with next to nothing."""
+        return self.last and self.width > 1
+
     def cut(self, x: Tensor) -> Tensor:
         """Lists the tiles: kinds x places x elements, in single precision."""
         x = x.reshape(self.samples, self.width, self.channels) if self.last else x

@@ -1,23 +1,18 @@
 """``wave:B/T``: all channels of T x T neighbours as cosine waves; every bit goes where it takes most off the error.
 
-Channels differ in how much they have to tell, and so do their waves, and so do places. B bits an element are shared
-among all waves of all channels in all places, by how far each goes, which is learned from each tensor and told once for
-it::
+Channels differ in how much they have to tell, and so do their waves. B bits an element are shared among all waves of
+all channels, by how far each goes, which is learned from each tensor and told once for it::
 
-    levels of channels    16 bits each, once      means, where they are a good part of the tensor; else drifts
+    means of channels     16 bits each, once
     sigmas                8 bits each, once       of every wave of every channel; where places are few, of all waves and
                                                   of all channels, and taken for their products
-    strengths             8 bits each, once       of groups of places, the strongest first, where there are groups
+    strengths             8 bits each, once       of groups of places, the strongest first; of lines of words alone
     a place               16 bits scale
-                          B x T x T x channels    the place less the means, over its scale, wave by wave: more of a
-                                                  strong one, and fewer of a weak one
+                          B x T x T x channels    the place less the means, over its scale, wave by wave; of lines more
+                                                  in a strong place, and less in a weak one
 
-A drift makes the sum of a channel right. It is what the slowest waves of all places lost together, shared among places
-by their scales. The gradient of a bias is such a sum, in which nearly everything cancels; an error that leans to one
-side pushes it a little in every step of a training.
-
-Places count by their scales, which is half-way between two ends: if their squares counted, most bits would go to a few
-of them; if all counted alike, most bits of a text would go to what fills it up.
+In lines of words, places share bits as well, and count by their squares: most of a text may be what fills it up. All
+places of an image have the same bits and count alike, or training loses by it (docs/codecs.md has the figures).
 
 What a layer makes of its input it makes of slow waves before quick ones, and the gradient of a layer's weights has next
 to nothing but slow ones in it. So a wave counts the less, the quicker it is.
@@ -28,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import starmap
 from typing import NamedTuple
 
 import torch
@@ -53,9 +47,11 @@ _WORK = 1 << 29
 
 _SOME = 32
 
+_TINY = torch.finfo(torch.float32).tiny
+
 _APART = 1 / 8
-"""Means that have a smaller share of a tensor's squares are left to the waves: a place without any bits would be given
-means that it does not have, and so would all others like it, which adds up in what is summed over places."""
+"""Means that have a smaller share of a tensor's squares are left to the waves where places share bits: a place without
+any would be given means that it does not have, and so would all others like it, which adds up in sums over places."""
 
 
 class Wave(Coder):
@@ -78,51 +74,43 @@ class Wave(Coder):
 
     def pack(self, x: Tensor) -> list[Tensor]:
         places = self._places(x.shape)
-        groups = Groups.of(places.count)
+        groups = Groups.of(places)
         tiles = places.cut(x)
         unit = unit_of(tiles)
-        tiles, level, scale, apart = _levelled(tiles if unit == 1 else tiles / unit, unit)
-        order = groups.order(scale)
+        tiles, mean, scale = _levelled(tiles if unit == 1 else tiles / unit, unit, groups)
         sent = scale.to(torch.float32) / unit
         sent = torch.where(sent > 0, sent, 0.0)
+        order = groups.order(scale)
         ordered = sent[order].view(groups.number, groups.size)
         waves = waves_of(places.tall, places.wide, x.device)
-        strengths = groups.strengths(ordered)[: groups.told]
-        told = torch.cat([self._octaves(waves, tiles, sent, order, places), strengths, apart.to(torch.int8)[None]])
-        share, levelled = self._shared(to_bytes(told), places, groups)
+        told = torch.cat([self._octaves(waves, tiles, sent, order, places, groups), groups.strengths(ordered.square())])
+        share = self._shared(to_bytes(told), places, groups)
         found = _product(waves[share.waves], tiles.view(-1, places.size).T).view(-1, places.count)
         factors = torch.where(ordered > 0, ordered.reciprocal(), 0.0)
         edges, encode = tables(x.device)[0], kernels_for(x.device).waves_encode
         packed = []
         for k, part in share.parts:
-            rows, gains = found[part.rows[:, None], order.view_as(ordered)[k]], part.sigmas.reciprocal()
+            rows, gains = groups.chosen(found, part.rows, order, k), part.sigmas.reciprocal()
             packed.append(encode(rows, gains, factors[k], part.widths, edges, part.total))
-        if not levelled:
-            ordered.view(-1)[places.count :] = 0  # copies
-            level = _drift(torch.where(sent > 0, found[: places.kinds], 0.0).sum(1), ordered, share, packed)
-        return [to_bytes(level), to_bytes(told), to_bytes(scale), torch.cat(packed)]
+        return [to_bytes(mean), to_bytes(told), to_bytes(scale), torch.cat(packed)]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         places = self._places(shape)
-        groups = Groups.of(places.count)
-        level, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
+        groups = Groups.of(places)
+        mean, scale = (from_bytes(sections[k], torch.bfloat16).to(torch.float32) for k in (0, 2))
         device = scale.device
-        share, levelled = self._shared(sections[1], places, groups)
-        order = groups.order(scale).view(groups.number, groups.size)
+        share = self._shared(sections[1], places, groups)
+        order = groups.order(scale)
         found = torch.zeros(len(share.waves) * places.kinds, places.count, device=device)
         levels, decode = tables(device)[1], kernels_for(device).waves_decode
         sizes = [packed_size(groups.size * part.total, 1) for _, part in share.parts]
         for (k, part), packed in zip(share.parts, sections[3].split(sizes), strict=True):
-            # A place that is there twice is the same both times.
-            found[part.rows[:, None], order[k]] = decode(packed, part.sigmas, part.widths, levels, groups.size)
+            groups.put(decode(packed, part.sigmas, part.widths, levels, groups.size), found, part.rows, order, k)
         waves = waves_of(places.tall, places.wide, device)[share.waves]
-        mean, drift = (level, torch.zeros_like(level)) if levelled else (torch.zeros_like(level), level)
-        found[: places.kinds] += drift[:, None]  # the first wave has no hills
-        reach = scale.nan_to_num().abs().max() * (share.reach + drift.abs().max()) + mean.abs().max()
-        small = float(reach) < MOST
+        small = float(scale.nan_to_num().abs().max() * share.reach + mean.abs().max()) < MOST
         if small:
             found.mul_(scale)
-            found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]
+            found[: places.kinds] += (math.sqrt(places.size) * mean)[:, None]  # the first wave has no hills
         tiles = _product(found.view(len(waves), -1).T, waves).view(places.kinds, -1, places.size)
         if not small:  # a sum could overflow; halves cannot
             most = torch.finfo(torch.float32).max / 2
@@ -133,10 +121,10 @@ class Wave(Coder):
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         places = self._places(shape)
-        groups = Groups.of(places.count)
+        groups = Groups.of(places)
         told = places.kinds * places.size if self._each(places) else places.kinds + places.size
         packed = packed_size(groups.number * groups.size * self._total(places), 1)
-        return [2 * places.kinds, told + groups.told + 1, 2 * places.count, packed]
+        return [2 * places.kinds, told + groups.told, 2 * places.count, packed]
 
     def _places(self, shape: torch.Size) -> Places:
         return Places.of(shape, self.side, 8 * _TOLD / self.bits)
@@ -150,62 +138,39 @@ class Wave(Coder):
         elements = places.kinds * places.size
         return min(MOST_BITS * elements, max(1, round(self.bits * elements)))
 
-    def _shared(self, told: Tensor, places: Places, groups: Groups) -> tuple[_Share, bool]:
-        """Finds how bits are shared, by what was told, and whether means were taken off."""
-        said = told.cpu().numpy().tobytes()
-        return _shared(places, groups, said[:-1], self._total(places), told.device), said[-1] != 0
+    def _shared(self, told: Tensor, places: Places, groups: Groups) -> _Share:
+        """Finds how bits are shared, by what was told."""
+        return _shared(places, groups, told.cpu().numpy().tobytes(), self._total(places), told.device)
 
-    def _octaves(self, waves: Tensor, tiles: Tensor, scales: Tensor, order: Tensor, places: Places) -> Tensor:
-        """Measures how far each wave of each channel goes, for a place of length 1; a place counts by its scale."""
+    def _octaves(
+        self, waves: Tensor, tiles: Tensor, scales: Tensor, order: Tensor, places: Places, groups: Groups
+    ) -> Tensor:
+        """Measures how far each wave of each channel goes, for a place of length 1."""
         enough = max(_SOME, _WORK // (places.kinds * places.size**2))
         some = order[:: max(1, len(order) // enough)]  # of all strengths
-        known = scales[some].sum().clamp(min=torch.finfo(torch.float32).tiny)
-        halved = torch.where(scales[some] > 0, scales[some].rsqrt(), 0.0)[:, None]
-        found = _product(tiles[:, some].nan_to_num(0.0, 0.0, 0.0) * halved, waves.T)
-        squares = torch.linalg.vector_norm(found, dim=1).square() / known
+        shrunk, counts = groups.counted(tiles[:, some], scales[some])
+        found = _product(shrunk.nan_to_num_(0.0, 0.0, 0.0), waves.T)
+        squares = torch.linalg.vector_norm(found, dim=1).square() / counts.sum().clamp(min=_TINY)
         if self._each(places):
             return octaves_of(squares.T.flatten())
-        whole = squares.sum().clamp(min=torch.finfo(torch.float32).tiny)
+        whole = squares.sum().clamp(min=_TINY)
         return octaves_of(torch.cat([squares.sum(0) / places.kinds, squares.sum(1) * (places.kinds / whole)]))
 
 
-def _levelled(tiles: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Takes the means off all tiles if they are worth it.
-
-    Returns:
-        The tiles; the means and the places' scales as they are sent; whether means were taken off.
-    """
+def _levelled(tiles: Tensor, unit: float, groups: Groups) -> tuple[Tensor, Tensor, Tensor]:
+    """Takes the means off all tiles; returns the tiles, and the means and the places' scales as they are sent."""
     kinds, _, size = tiles.shape
     sums = tiles.sum(2)
     whole = torch.isfinite(sums).all(0)  # a place with a value that is not finite is lost as a whole
     known = (whole.sum() * size).clamp(min=1)
     mean = torch.where(whole, sums, 0.0).sum(1) / known
-    squares = torch.where(whole, torch.linalg.vector_norm(tiles, dim=(0, 2)).square(), 0.0).sum()
-    apart = mean.square().sum() * known > _APART * squares
-    mean = torch.where(apart, mean * unit, 0.0).clamp(-MOST, MOST).to(torch.bfloat16)
+    if not groups.alike:
+        squares = torch.where(whole, torch.linalg.vector_norm(tiles, dim=(0, 2)).square(), 0.0).sum()
+        mean = torch.where(mean.square().sum() * known > _APART * squares, mean, 0.0)
+    mean = (mean * unit).clamp(-MOST, MOST).to(torch.bfloat16)
     tiles = tiles - (mean.to(torch.float32) / unit)[:, None, None]
     length = torch.linalg.vector_norm(tiles, dim=(0, 2)) / math.sqrt(kinds * size)
-    return tiles, mean, torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16), apart
-
-
-def _drift(lost: Tensor, scales: Tensor, share: _Share, packed: Sequence[Tensor]) -> Tensor:
-    """Finds what is to be added to all places' first waves, for their scales of 1, so that each channel's sum is right.
-
-    Args:
-        lost: the sums of all channels' first waves, of which what is decoded is taken off.
-        scales: of the groups' places; 0 of those that do not count.
-        share: of the bits.
-        packed: the parts that were made of it.
-    """
-    levels, decode = tables(lost.device)[1], kernels_for(lost.device).waves_decode
-    for (k, part), codes in zip(share.parts, packed, strict=True):
-        rows, bits = part.first
-        if not rows:
-            continue
-        begin = codes[: packed_size(scales.shape[1] * bits, 1)]
-        found = decode(begin, part.sigmas[:rows], part.widths[:rows], levels, scales.shape[1])
-        lost.index_add_(0, part.rows[:rows], _product(found, scales[k]), alpha=-1)
-    return (lost / scales.sum().clamp(min=torch.finfo(torch.float32).tiny)).clamp(-MOST, MOST).to(torch.bfloat16)
+    return tiles, mean, torch.where(whole, (length * unit).clamp(max=MOST), torch.nan).to(torch.bfloat16)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -215,16 +180,12 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _Part(NamedTuple):
-    """What a group of places sends: the rows, which are waves of channels, and of each its bits and its sigma.
-
-    The first waves of channels come first: ``first`` tells how many rows they have, and bits.
-    """
+    """What a group of places sends: the rows, which are waves of channels, and of each its bits and its sigma."""
 
     rows: Tensor
     widths: Tensor
     sigmas: Tensor
     total: int
-    first: tuple[int, int]
 
 
 class _Share:
@@ -247,11 +208,9 @@ class _Share:
         rows = (where[1:] * places.kinds + used % places.kinds).to(device)
         widths, sigmas = bits[group, used].to(device, torch.int32), sigmas_of(octaves[used]).to(device)
         each, totals = torch.bincount(group, minlength=len(bits)).tolist(), bits.sum(1).tolist()
-        first = bits[:, : places.kinds]
-        firsts = zip((first > 0).sum(1).tolist(), first.sum(1).tolist(), strict=True)
-        parts = zip(rows.split(each), widths.split(each), sigmas.split(each), totals, firsts, strict=True)
+        parts = zip(rows.split(each), widths.split(each), sigmas.split(each), totals, strict=True)
         self.waves = waves.to(device)
-        self.parts = [(k, part) for k, part in enumerate(starmap(_Part, parts)) if part.total]
+        self.parts = [(k, _Part(*part)) for k, part in enumerate(parts) if part[-1]]
         furthest = sigmas_of(octaves[bits.any(0)]).sum()
         self.reach = 2 / math.sqrt(places.size) * float(tables(torch.device("cpu"))[1].max()) * float(furthest)
 

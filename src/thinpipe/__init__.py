@@ -7,6 +7,7 @@ from thinpipe.codecs import Codec, Packet, codec, compress, decode
 from thinpipe.cutting import split
 from thinpipe.data.replicas import ReplicaBatches
 from thinpipe.errors import ThinpipeError
+from thinpipe.runtime.heap import keep_memory
 from thinpipe.runtime.joining import join
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.pipeline import Pipeline
@@ -40,6 +41,7 @@ __all__ = [
     "is_checkpointing",
     "is_recomputing",
     "join",
+    "keep_memory",
     "skip",
     "split",
 ]

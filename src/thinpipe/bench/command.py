@@ -14,6 +14,7 @@ from rich.table import Table
 from thinpipe.bench.capture_command import capture_command
 from thinpipe.bench.codecs_command import codecs_command
 from thinpipe.bench.data_parallel_command import data_parallel_command
+from thinpipe.bench.heap_command import heap_command
 from thinpipe.bench.link_command import link_command
 from thinpipe.bench.memory_command import amoebanet_memory_command, unet_memory_command
 from thinpipe.bench.page_command import page_command
@@ -110,4 +111,5 @@ bench_app.command("codecs")(codecs_command)
 bench_app.command("link")(link_command)
 bench_app.command("data-parallel")(data_parallel_command)
 bench_app.command("pipeline-vs-dp")(versus_command)
+bench_app.command("heap")(heap_command)
 bench_app.command("page")(page_command)

@@ -51,11 +51,9 @@ from thinpipe.bench.measure import Samples, Track, Variant, in_turns
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import Workload
+from thinpipe.runtime.heap import ALLOCATOR
 
 BENCH = "amoebanet-speed-cores"
-ALLOCATOR = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
-"""How the names of variables begin that decide how often memory goes back to the system and is asked for again."""
-
 
 AUTO = "auto"
 IDEAL = "ideal at once"

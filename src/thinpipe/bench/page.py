@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, timeline, transparency
+from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, heap, timeline, transparency
 from thinpipe.bench.data_parallel_sheet import data_parallel_sheet
 from thinpipe.bench.link_sheet import link_sheet
 from thinpipe.bench.record import Machine, Record
@@ -253,6 +253,19 @@ _DATA_PARALLEL = Section(
 )
 
 
+_HEAP = Section(
+    heap.BENCH,
+    heap.BENCH,
+    "Memory that is kept",
+    f"thinpipe bench {heap.BENCH}",
+    "Training on a CPU in a process that keeps the memory of tensors that were freed (`thinpipe.keep_memory()`), as "
+    "`thinpipe train` does, and in one that gives it back to the system, as glibc does.",
+    tuple(row.name for row in heap.ROWS),
+    heap.heap_sheet,
+    _bars,
+)
+
+
 def _train_rate(recipe: str) -> Section:
     return Section(
         f"{TRAIN_RATE}-{recipe}",
@@ -282,6 +295,7 @@ SECTIONS = (
     *_TWO_MACHINES,
     _VERSUS,
     _DATA_PARALLEL,
+    _HEAP,
     _training("digits", "a small network", ""),
     _training("CIFAR-10", "ResNet-18", " --data DIR"),
     *_CODECS,

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from thinpipe.errors import ThinpipeError
 from thinpipe.remote.metrics import status_line
+from thinpipe.runtime.heap import keep_memory
 from thinpipe.train.stop import Stop
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def serve_command(
     """
     if (key is None) != (clients is None):
         raise typer.BadParameter("--key and --clients belong together: the server's keys, and who may connect")
+    keep_memory()
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         from thinpipe.remote.server import Server  # only clients and servers need ZeroMQ

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
+from thinpipe.runtime.heap import keep_memory
 from thinpipe.train.board import Board
 from thinpipe.train.log import Log, Origin, RunFolder
 from thinpipe.train.loop import Loop, Watcher
@@ -42,6 +43,7 @@ def train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: Pa
     Returns:
         The exit status.
     """
+    keep_memory()
     # Rank 0 trains as long as the others do.
     with folder.owned() if here is None or here.rank == 0 else nullcontext():
         return _train(folder, origin, here=here, trace=trace, plain=plain)

@@ -94,16 +94,12 @@ class Groups:
         factors = torch.where(scales > 0, scales.reciprocal(), 0.0)
         return tiles * factors[:, None], (scales > 0).to(torch.float32)
 
-    def chosen(self, found: Tensor, rows: Tensor, order: Tensor, k: int) -> Tensor:
-        """Takes some rows of a table with a column a place, and of them the places of a group."""
-        return found.index_select(0, rows) if self.number == 1 else found[rows[:, None], self._places(order, k)]
+    def ordered(self, tiles: Tensor, order: Tensor) -> Tensor:
+        """Puts the tiles of all places, kinds x places x elements, in the order of groups."""
+        return tiles if self.number == 1 else tiles.index_select(1, order)
 
-    def put(self, values: Tensor, found: Tensor, rows: Tensor, order: Tensor, k: int) -> None:
-        """Writes them there again."""
+    def restored(self, tiles: Tensor, order: Tensor) -> Tensor:
+        """Puts them in the places' own order again, without those that were added."""
         if self.number == 1:
-            found.index_copy_(0, rows, values)
-        else:  # a place that is there twice is the same both times
-            found[rows[:, None], self._places(order, k)] = values
-
-    def _places(self, order: Tensor, k: int) -> Tensor:
-        return order[k * self.size : (k + 1) * self.size]
+            return tiles
+        return torch.empty_like(tiles[:, : self.count]).index_copy_(1, order[: self.count], tiles[:, : self.count])

@@ -110,6 +110,33 @@ def test_the_page_in_the_documentation_is_current():
     assert result.exit_code == 0, f"run: make docs\n{result.output}"
 
 
+def test_codecs_of_several_data_sets_are_shown_at_a_glance(tmp_path):
+    images, words = "sortquant-cifar10", "sortquant-cola"
+    save(
+        tmp_path / "results",
+        *(record(images, "none", seed, 0.95) for seed in (0, 1)),
+        *(record(images, "had4", seed, 0.94 - 0.02 * seed, ratio=0.13) for seed in (0, 1)),
+        record(images, "wave0.6", 0, 0.93),
+        record(images, "had4", 0, 0.5, cut=POOLED),
+        record(words, "none", 0, 0.30),
+        record(words, "had4", 0, 0.29, ratio=0.14),
+        record(words, "linear384-had4", 0, 0.1),
+    )
+    text = page(tmp_path / "results", tmp_path / "docs")
+    glance = text[text.index("## At a glance") : text.index("## Sort")]
+    lines = [line.strip("| ").split(" | ") for line in glance.splitlines() if line.startswith("|")]
+    assert lines[0] == ["codec, both ways", "of float32", "CIFAR-10", "CoLA"]
+    # What one data set alone was trained with, another cut and bottlenecks are in the tables below.
+    assert lines[2:] == [["`had:4`", "0.1300", "-2.00 ± 1.41", "-1.00 (1 seed)"]]
+
+
+def test_without_a_codec_in_common_there_is_nothing_to_see_at_a_glance(tmp_path):
+    save(
+        tmp_path / "results", record("sortquant-cifar10", "none", 0, 0.95), record("sortquant-cifar10", "had4", 0, 0.9)
+    )
+    assert "At a glance" not in page(tmp_path / "results", tmp_path / "docs")
+
+
 def test_what_was_trained_is_on_the_page_and_a_change_of_it_makes_the_page_stale(tmp_path):
     results, docs = tmp_path / "results", tmp_path / "docs"
     words = ("--tiny", "--rows", "none,had4", "--epochs", 1, "--output", results)
@@ -119,7 +146,7 @@ def test_what_was_trained_is_on_the_page_and_a_change_of_it_makes_the_page_stale
     found = {name: json.loads(path.read_text()) for name, path in paths.items()}
     line = line_of(text, "had4")
     assert line["accuracy, %"] == f"{100 * found['had4']['accuracy']:.2f}"
-    assert line["to none"] == f"{100 * (found['had4']['accuracy'] - found['none']['accuracy']):+.2f}"
+    assert line["to none"] == f"{100 * (found['had4']['accuracy'] - found['none']['accuracy']):+.2f} (1 seed)"
     assert line["of float32"] == f"{found['had4']['float32_ratio']:.4f}"
     assert line["kB a sample"] == f"{found['had4']['bytes_per_sample'] / 1000:.1f}"
     assert (
@@ -211,7 +238,7 @@ def test_trainings_that_differ_in_more_than_codecs_are_not_compared(tmp_path):
     save(tmp_path, other, record("sortquant-cifar10", "block4", 0, 0.80))
     text = page(tmp_path, tmp_path / "docs")
     differences = {name: line_of(text, name)["to none"] for name in ("had4", "had2", "block4")}
-    assert differences == {"had4": "-", "had2": "-", "block4": "-10.00"}
+    assert differences == {"had4": "-", "had2": "-", "block4": "-10.00 (1 seed)"}
     assert "- had4: epochs 20 (the documents had 40); 50,000 samples" in text
     assert "- none, block4: epochs 40; 50,000 samples to train on, 10,000 to test with; batch 256; micro-" in text
     assert "- had2: epochs 40; 1,000 samples" in text and "where the documents had 50,000 and 10,000" in text
@@ -222,7 +249,7 @@ def test_where_weights_lie_and_settings_that_are_younger_than_a_record_are_no_di
     there.settings["recipe"]["weights"] = "/there/mobilenet.safetensors"
     here.settings["recipe"] |= {"weights": "/here/mobilenet.safetensors", "of_tomorrow": 1}
     save(tmp_path, there, here)
-    assert line_of(page(tmp_path, tmp_path / "docs"), "had4")["to none"] == "+0.00"
+    assert line_of(page(tmp_path, tmp_path / "docs"), "had4")["to none"] == "+0.00 (1 seed)"
 
 
 def test_a_cut_and_a_work_are_compared_with_their_own_none(tmp_path):
@@ -236,11 +263,11 @@ def test_a_cut_and_a_work_are_compared_with_their_own_none(tmp_path):
         record("ablation-bits", "rte-uniform8", 0, 0.5),
     )
     text = page(tmp_path, tmp_path / "docs")
-    assert line_of(text, "had4-pooled")["to none"] == "-1.00" and line_of(text, "had4-pooled")["cut"] == POOLED
+    assert line_of(text, "had4-pooled")["to none"] == "-1.00 (1 seed)" and line_of(text, "had4-pooled")["cut"] == POOLED
     rows = len(TABLES["sortquant-cifar10"].rows)
     assert f"- 1 of {rows} rows have been run, and 2 with another cut; not run: " in text
     assert "| RTE | rte-uniform8 | uniform:8 |" in text
-    assert re.search(r"\| rte-uniform8 .*\| -10\.00 \|", text)
+    assert re.search(r"\| rte-uniform8 .*\| -10\.00 \(1 seed\) \|", text)
 
 
 def test_a_correlation_is_shown_with_its_best_epoch_and_an_accuracy_is_not(tmp_path):

@@ -18,7 +18,7 @@ _MEANING = (
     "both ways and with their headers, over those of the tensors in float32, before any bottleneck. Mean and standard "
     "deviation over seeds, after the last epoch; kB a sample are those of training.",
     "To none: what a row has more than `none` with the same seed and settings, in points, mean and standard deviation; "
-    "where one of the two has other seeds as well, it says how many they have in common.",
+    "where it is of one seed, or where one of the two has others as well, it says how many they have in common.",
 )
 
 

@@ -38,7 +38,7 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
         ("cut 1, cut 2", _by_cut) if any(map(_by_cut, rows)) else None,
         (MEASURES[measure], lambda each: percent(each.spread(measure), len(each.records))),
         ("seeds", lambda each: _seeds(each, results)),
-        ("to none", lambda each: _difference(each, rows)),
+        ("to none", lambda each: difference(each, rows)),
         ("best epoch", lambda each: percent(each.spread(f"best_{measure}"), len(each.records)))
         if measure == "mcc"
         else None,
@@ -62,7 +62,8 @@ def _seeds(each: Shown, results: Path) -> str:
     return f"{len(links)}: {', '.join(links)}"
 
 
-def _difference(each: Shown, rows: Sequence[Shown]) -> str:
+def difference(each: Shown, rows: Sequence[Shown]) -> str:
+    """Writes what a row has more than ``none``, in points."""
     if each.row.codec == NONE and each.row.learned is None:
         return ""
     found = Difference.of(each, rows)
@@ -70,7 +71,7 @@ def _difference(each: Shown, rows: Sequence[Shown]) -> str:
         return "-"
     text = f"{100 * found.spread.mean:+.2f}"
     text += f" ± {100 * found.spread.deviation:.2f}" if found.seeds > 1 else ""
-    return text if found.every else f"{text} ({found.seeds} seed{'s' if found.seeds > 1 else ''})"
+    return text if found.every and found.seeds > 1 else f"{text} ({found.seeds} seed{'s' if found.seeds > 1 else ''})"
 
 
 def _kilobytes(each: Shown) -> str:

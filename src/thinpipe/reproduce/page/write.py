@@ -9,6 +9,7 @@ from pathlib import Path
 from thinpipe.bench.page import conditions_in, line
 from thinpipe.reproduce.page.facts import commands, facts
 from thinpipe.reproduce.page.frontier import TITLE, frontier
+from thinpipe.reproduce.page.glance import glance
 from thinpipe.reproduce.page.table import cells
 from thinpipe.reproduce.training.picture import picture, plots
 from thinpipe.reproduce.training.rows import Shown, records_in, shown
@@ -52,6 +53,7 @@ def page_of(results: Path, docs: Path) -> dict[Path, str]:
     if drawn is not None:
         pictures[_FRONTIER] = drawn
         parts.append(f"![{TITLE}: accuracy against bytes](img/{_FRONTIER})\n")
+    parts += ["\n".join(lines)] if (lines := list(glance(tables))) else []
     for table, rows in tables:
         records = [record for each in rows for record in each.records]
         own = {f"{_PICTURES}{name}.svg": picture(table, work, records) for name, work in _plots(table, rows)}

@@ -48,7 +48,7 @@ def train(address: str, args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--connect", help="the server, as host:port (default: one in this process)")
-    words.add_argument("--codec", default="had:4", help="packs what crosses the cuts, both ways")
+    words.add_argument("--codec", default="wave:4", help="packs what crosses the cuts, both ways")
     words.add_argument("--epochs", type=int, default=3)
     words.add_argument("--folder", help="where the client saves, and goes on from (default: in memory only)")
     args = words.parse_args()

@@ -26,7 +26,7 @@ def batches(count: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     stages = thinpipe.split(model(), at=["encoder.layer.1", "encoder.layer.3"])
-    pipe = thinpipe.Pipe(stages, devices=["cpu"] * 3, chunks=4, codec="had:4", grad_codec="had:4")
+    pipe = thinpipe.Pipe(stages, devices=["cpu"] * 3, chunks=4, codec="wave:4", grad_codec="wave:4")
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
     for step, (texts, labels) in enumerate(batches(40), 1):
         loss = torch.nn.functional.cross_entropy(pipe(texts), labels)

@@ -28,7 +28,7 @@ def offer() -> thinpipe.Offer:
 
 if __name__ == "__main__":
     first, _, last = stages()
-    how = {"loss_fn": torch.nn.functional.cross_entropy, "optimizer": adam, "codec": "had:4", "grad_codec": "had:4"}
+    how = {"loss_fn": torch.nn.functional.cross_entropy, "optimizer": adam, "codec": "wave:4", "grad_codec": "wave:4"}
     with thinpipe.Client(first, last, connect=sys.argv[1], offer="text", chunks=4, **how) as client:
         for _ in range(40):  # yours: tokenizer(texts, ...). Here a word from 10 to 29 tells a text's class
             labels, words = torch.randint(2, (32,)), torch.randint(30, 100, (32, 12))

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     digits = load_digits()
     # Any model that torch.export can trace is cut so, at the names that model.named_modules() has.
     stages = thinpipe.split(Net(), at=["deep", "head"], example=digits.train_images[:16])
-    pipe = thinpipe.Pipe(stages, devices=["cpu"] * 3, chunks=4, codec="had:4", grad_codec="had:4")
+    pipe = thinpipe.Pipe(stages, devices=["cpu"] * 3, chunks=4, codec="wave:4", grad_codec="wave:4")
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=3e-3)
     for step in range(1, 41):
         rows = torch.randint(len(digits.train_labels), (64,))

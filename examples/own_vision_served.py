@@ -30,7 +30,7 @@ def offer() -> thinpipe.Offer:
 
 if __name__ == "__main__":
     digits, (first, _, last) = load_digits(), stages()
-    how = {"loss_fn": nn.functional.cross_entropy, "optimizer": adam, "codec": "had:4", "grad_codec": "had:4"}
+    how = {"loss_fn": nn.functional.cross_entropy, "optimizer": adam, "codec": "wave:4", "grad_codec": "wave:4"}
     with thinpipe.Client(first, last, connect=sys.argv[1], offer="vision", chunks=4, **how) as client:
         for rows in torch.randint(len(digits.train_labels), (40, 64)):
             loss, cost = client.step(digits.train_images[rows], digits.train_labels[rows]), client.cost

@@ -17,7 +17,7 @@ from thinpipe.data.digits import load_digits
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--epochs", type=int, default=3)
-    words.add_argument("--codec", default="had:4", help="packs what crosses the cut, both ways")
+    words.add_argument("--codec", default="wave:4", help="packs what crosses the cut, both ways")
     args = words.parse_args()
 
     torch.manual_seed(0)

@@ -24,7 +24,7 @@ class Arguments:
 class Trainer:
     def __init__(self, split: thinpipe.Split, args: Arguments, train_dataset: tuple, eval_dataset: tuple) -> None:
         self.split, self.args, self.train_dataset, self.eval_dataset = split, args, train_dataset, eval_dataset
-        self.pipe = thinpipe.Pipe(split, devices=["cpu"] * len(split), chunks=4, codec="had:4", grad_codec="had:4")
+        self.pipe = thinpipe.Pipe(split, devices=["cpu"] * len(split), chunks=4, codec="wave:4", grad_codec="wave:4")
 
     def train(self) -> None:
         optimizer = torch.optim.AdamW(self.pipe.parameters(), lr=self.args.learning_rate)

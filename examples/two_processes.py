@@ -17,7 +17,7 @@ from thinpipe.links import Throttle, parse_rate
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--codec", default="had:4", help="packs what crosses the cut, both ways")
+    words.add_argument("--codec", default="wave:4", help="packs what crosses the cut, both ways")
     words.add_argument("--bandwidth", help="emulates a link, as 50mbit")
     words.add_argument("--trace", help="a file for a trace of both ranks")
     words.add_argument("--epochs", type=int, default=3)

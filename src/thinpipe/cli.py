@@ -23,7 +23,7 @@ from thinpipe.train.command import train_command
 
 app = App(
     help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.\n\n"
-    "Begin with [bold]thinpipe demo[/bold]; then [bold]thinpipe train digits --stages 2 --codec had:4[/bold]. Every "
+    "Begin with [bold]thinpipe demo[/bold]; then [bold]thinpipe train digits --stages 2 --codec wave:4[/bold]. Every "
     "command has a --help with an example.",
     no_args_is_help=True,
     rich_markup_mode="rich",

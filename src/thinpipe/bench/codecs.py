@@ -37,7 +37,7 @@ FAST = ("uniform:8", "block:4", "sort:6+2")
 WARM_UP = 1
 """Rounds that are not counted: kernels are compiled in them."""
 
-_MORE = ("block:8", "had:4", "uniform:4", "sort:3+1")
+_MORE = ("block:8", "had:4", "wave:4", "uniform:4", "sort:3+1")
 _SPLIT_TOTALS = (4, 6, 8, 12, 16)
 _MOST_SPLIT = 8
 

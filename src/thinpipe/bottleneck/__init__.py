@@ -4,7 +4,7 @@
 
     stages = insert(split(model, at=["wide", "pool"]), "conv:8k2s2/conv:16", example=x)
     fit(stages, batches)
-    pipe = Pipe(stages, codec="had:4", grad_codec="had:4")
+    pipe = Pipe(stages, codec="wave:4", grad_codec="wave:4")
 """
 
 from thinpipe.bottleneck.decay import RankDecay

@@ -29,7 +29,7 @@ from thinpipe.codecs.wave import DEFAULT_SIDE, Wave
 from thinpipe.errors import PacketError, SpecError
 from thinpipe.suggest import nearest
 
-DEFAULT = "had:4"
+DEFAULT = "wave:4"
 """What the project recommends; docs/codecs.md says why."""
 
 _MOST_GROUP = 1 << 20

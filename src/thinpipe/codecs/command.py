@@ -27,7 +27,7 @@ def codecs_command(
     """Lists the codecs; or tells how many bytes a tensor takes in the codecs you name.
 
     Example: [bold]thinpipe codecs[/bold], then
-    [bold]thinpipe codecs had:4 'topk:0.1|uniform:8' --shape 32,128,768[/bold]
+    [bold]thinpipe codecs wave:4 'topk:0.1|uniform:8' --shape 32,128,768[/bold]
     """
     console = Console(highlight=False)
     if not specs:

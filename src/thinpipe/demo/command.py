@@ -38,7 +38,7 @@ def demo_command(
     The server is another process on this machine and has the middle of the network. The handwritten digits, their
     labels, the first and the last layers stay in this one.
 
-    Example: [bold]thinpipe demo --bandwidth 5mbit --codecs none,had:4,block:2/32[/bold]
+    Example: [bold]thinpipe demo --bandwidth 5mbit --codecs none,wave:4,block:2/32[/bold]
     """
     names = _verified(codecs, bandwidth)
     folder = output or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"

@@ -3,7 +3,7 @@
 ::
 
     client = Client(first, last, connect="gpu.example.org:5555", offer="middle", loss_fn=F.cross_entropy,
-                    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), chunks=4, codec="had:4")
+                    optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1), chunks=4, codec="wave:4")
     for x, y in batches:
         loss = client.step(x, y)
 """

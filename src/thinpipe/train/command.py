@@ -48,7 +48,7 @@ def train_command(
     device: Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda (default: cpu).")] = None,
     codec: Annotated[
         # Named: typer 0.27 takes a metavar that is the parameter's name in capitals for the option's own name.
-        str | None, typer.Option("--codec", metavar="CODEC", help="Packs activations at the cuts, as had:4.")
+        str | None, typer.Option("--codec", metavar="CODEC", help="Packs activations at the cuts, as wave:4.")
     ] = None,
     grad_codec: Annotated[str | None, typer.Option(metavar="CODEC", help="Packs gradients at the cuts.")] = None,
     connect: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A server that has the middle.")] = None,
@@ -139,7 +139,7 @@ def train_command(
     """Trains a recipe in one of five ways, with the same numbers in the log.
 
     - [bold]thinpipe train digits[/bold]  on one device
-    - [bold]thinpipe train digits --stages 2 --codec had:4[/bold]  cut, in this process
+    - [bold]thinpipe train digits --stages 2 --codec wave:4[/bold]  cut, in this process
     - [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --map 0,1,0[/bold]  on ranks
     - [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --data-parallel[/bold]
     - [bold]thinpipe train digits --connect 127.0.0.1:5555[/bold]  with thinpipe serve

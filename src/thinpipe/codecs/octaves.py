@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thinpipe.codecs.laplace import GAINS
@@ -25,13 +27,16 @@ def sigmas_of(octaves: Tensor) -> Tensor:
 
 
 @cache
-def _gains() -> Tensor:
+def _gains() -> NDArray[np.int64]:
     """What each further bit of a code takes off the square of an error, in 64ths of an octave: falling."""
-    return (64 * torch.log2(GAINS.to(torch.float64))).round().to(torch.int64)
+    found: NDArray[np.int64] = (64 * torch.log2(GAINS.to(torch.float64))).round().to(torch.int64).numpy()
+    return found
 
 
 def allotted(octaves: Tensor, weights: Tensor, strengths: Tensor, total: int) -> Tensor:
     """Shares bits one by one, each where it takes most off the error; where two are alike, the first one gets it.
+
+    In numpy, as there are a dozen small steps for every tensor, which torch takes several times as long to begin.
 
     Args:
         octaves: how far each wave goes, 32-bit integers.
@@ -42,25 +47,23 @@ def allotted(octaves: Tensor, weights: Tensor, strengths: Tensor, total: int) ->
     Returns:
         How many bits each wave has in each group.
     """
-    ranks, gains = 16 * octaves + weights, _gains()
-    shifts = 16 * (strengths - int(strengths.min()))
-    ranks = ranks - int(ranks.min())
-    one = torch.bincount(ranks)
-    tally = torch.zeros(len(one) + int(shifts.max()), dtype=one.dtype)
-    for shift in shifts.tolist():
+    ranks, gains = 16 * octaves.numpy() + weights.numpy(), _gains()
+    ranks -= ranks.min()
+    shifts = 16 * (strengths.numpy() - strengths.numpy().min())
+    one = np.bincount(ranks)
+    tally = np.zeros(len(one) + int(shifts.max()), np.int64)  # by rank: waves are many, and ranks are few
+    for shift in shifts:
         tally[shift : shift + len(one)] += one
-    steps = torch.arange(len(tally))[:, None] + gains  # by rank: waves are many, and ranks are few
-
-    low, high = int(gains[-1]) - 1, len(tally) - 1 + int(gains[0])
-    while high - low > 1:  # above `low` there are as many as there are bits, or more; above `high` fewer
-        middle = (low + high) // 2
-        if int((tally * (steps > middle).sum(1)).sum()) >= total:
-            low = middle
-        else:
-            high = middle
-    more, fewer = ((steps > bound).sum(1) for bound in (low, high))
+    # How many bits would take how much off, from the least on: the best ones are given, and some of the next.
+    worth = np.zeros(len(tally) + int(gains[0] - gains[-1]), np.int64)
+    for gain in gains - gains[-1]:
+        worth[gain : gain + len(tally)] += tally
+    better = worth[::-1].cumsum()[::-1] - worth
+    bound = int(gains[-1]) + int(np.flatnonzero(better >= total)[-1]) if better[0] >= total else int(gains[-1]) - 1
+    levels = np.arange(len(tally))[:, None] + gains
+    more, fewer = ((levels > least).sum(1) for least in (bound, bound + 1))
     everywhere = ranks + shifts[:, None]
-    alike = (more > fewer)[everywhere].flatten().nonzero().flatten()
+    alike = np.flatnonzero((more > fewer)[everywhere])
     found = fewer[everywhere]
-    found.view(-1)[alike[: total - int((tally * fewer).sum())]] += 1
-    return found
+    found.reshape(-1)[alike[: total - int((tally * fewer).sum())]] += 1
+    return torch.from_numpy(found)

@@ -184,6 +184,8 @@ def _lengths(tiles: Tensor) -> Tensor:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """Multiplies in single precision, whatever the model around it does."""
+    if not torch.is_autocast_enabled(a.device.type):
+        return a @ b
     with torch.autocast(a.device.type, enabled=False):
         return a @ b
 

@@ -41,12 +41,12 @@ def promised(spec):
 
 def test_codecs_cost_no_accuracy(demo):
     accuracies = {name: run["accuracy"] for name, run in demo[1]["runs"].items()}
-    assert list(accuracies) == ["none", "sort:6+2", DEFAULT]
+    assert list(accuracies) == ["none", "sort:6+2", "had:4", DEFAULT]
     assert accuracies["none"] > 0.97
     assert all(abs(accuracy - accuracies["none"]) <= 0.01 for accuracy in accuracies.values()), accuracies
 
 
-@pytest.mark.parametrize("spec", ["none", "sort:6+2", DEFAULT])
+@pytest.mark.parametrize("spec", ["none", "sort:6+2", "had:4", DEFAULT])
 def test_bytes_are_what_the_codec_promises_and_a_little_for_words(demo, spec):
     network = demo[1]["runs"][spec]["network"]
     sent = network["sent"] + network["received"]

@@ -318,6 +318,12 @@ def test_the_sums_of_channels_in_the_catalogue_are_the_recorded_ones():
     assert "With `{}` it is {:g}:".format(*last) in page
 
 
+def test_what_the_readme_says_of_kept_memory_is_recorded():
+    found = [json.loads(file.read_text())["speedup"] for file in (ROOT / "results/heap").glob("*.json")]
+    said = re.search(r"\[([\d.]+) to ([\d.]+) times as fast\]", (ROOT / "README.md").read_text()).groups()
+    assert said == (f"{min(found):.1f}", f"{max(found):.1f}")
+
+
 def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
     readme = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(

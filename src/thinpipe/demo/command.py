@@ -18,7 +18,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.links.throttle import parse_rate
 from thinpipe.report.page import write_report
 
-_CODECS = (NONE, "sort:6+2", DEFAULT)
+_CODECS = (NONE, "sort:6+2", "had:4", DEFAULT)
 _WIDTH = 120
 
 

@@ -7,7 +7,6 @@ input.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from dataclasses import asdict, dataclass
 
@@ -47,6 +46,8 @@ class Work:
 
 def run(work: Work, say: Say) -> None:
     """Takes steps, as often as it is told to."""
+    import resource  # which not every system has that the other commands run on
+
     if work.kept and not keep_memory():
         raise RuntimeError("memory cannot be kept here: glibc is missing, or the environment chose an allocator")
     torch.manual_seed(work.seed)

@@ -36,6 +36,7 @@ from thinpipe.remote.terms import verify_same
 from thinpipe.remote.troubles import kind_of
 from thinpipe.remote.turns import Turns
 from thinpipe.remote.wires import U
+from thinpipe.runtime.heap import return_memory
 from thinpipe.schedule import plan
 
 _log = logging.getLogger("thinpipe")
@@ -327,6 +328,7 @@ class Server:
             session.lock.release()
         self._sessions.pop(session.name, None)
         self._forget_some(session.name)
+        return_memory()
         return True
 
     def _forget_some(self, newest: str) -> None:

@@ -31,14 +31,25 @@ _OPTIONS = {
 def keep_memory() -> bool:
     """Has this process keep memory that is freed, from now on.
 
-    It stays as large as it once was. ``thinpipe train`` and ``thinpipe serve`` do this; call it first thing in a
-    program of your own that trains on a CPU.
+    It stays as large as it once was, until ``return_memory``. ``thinpipe train`` and ``thinpipe serve`` do this; call
+    it first thing in a program of your own that trains on a CPU.
 
     Returns:
         Whether it does. Not without glibc, nor where the environment says how to allocate (``MALLOC_...``,
         ``GLIBC_TUNABLES``, ``LD_PRELOAD``).
     """
-    if platform.libc_ver()[0] != "glibc" or any(name.startswith(ALLOCATOR) for name in os.environ):
+    if not _is_glibc() or any(name.startswith(ALLOCATOR) for name in os.environ):
         return False
     heap = ctypes.CDLL(None)
     return all(heap.mallopt(option, value) == 1 for option, value in _OPTIONS.items())
+
+
+def return_memory() -> None:
+    """Gives what nobody uses back to the system, as when a client has left whose tensors were larger than others'."""
+    if _is_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def _is_glibc() -> bool:
+    return platform.libc_ver()[0] == "glibc"

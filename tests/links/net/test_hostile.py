@@ -33,10 +33,12 @@ from links.net.hostile import (
 from thinpipe.errors import PacketError, PeerLost, StallError
 from thinpipe.links import Meter
 from thinpipe.links.net.pieces import Assembly, read_head
+from thinpipe.runtime.heap import return_memory
 
 
 def memory():
-    """The memory of this process, in bytes."""
+    """The memory of this process, in bytes, without what is kept for later: another test may have chosen that."""
+    return_memory()
     statm = Path("/proc/self/statm")
     if not statm.exists():
         pytest.skip("nobody tells the memory of a process here")

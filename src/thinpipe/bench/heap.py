@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from thinpipe.bench.heap_rank import Work
 from thinpipe.bench.link_processes import Rank, started, told
-from thinpipe.bench.measure import Track, in_turns
+from thinpipe.bench.measure import in_turns
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.sheet import Sheet, notes_of
 
@@ -40,14 +40,13 @@ ROWS = (Row(64), Row(256), Row(256, "had:4"), Row(256, "wave:4"))
 TINY = (Row(2), Row(2, "had:4"))
 
 
-def measure_heap(row: Row, *, rounds: int, seed: int = 0, track: Track = iter) -> Record:
+def measure_heap(row: Row, *, rounds: int, seed: int = 0) -> Record:
     """Times a step with memory kept and with memory given back.
 
     Args:
         row: what is trained.
         rounds: how often each is timed.
         seed: of weights and data (default: 0).
-        track: wraps the rounds in a progress bar (default: none).
 
     Raises:
         RankError: one of the processes failed, or fell silent.
@@ -68,7 +67,7 @@ def measure_heap(row: Row, *, rounds: int, seed: int = 0, track: Track = iter) -
             return run
 
         variants = {name: step(name, rank) for name, rank in zip(works, ranks, strict=True)}
-        samples = in_turns(variants, rounds=rounds, track=track)
+        samples = in_turns(variants, rounds=rounds)
     results: dict[str, float | None] = {"speedup": samples.ratio(RETURNED, KEPT)}
     for name, answers in said.items():
         results[f"{name}_ms"] = 1000 * samples.median(name)

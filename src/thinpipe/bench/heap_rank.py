@@ -49,7 +49,10 @@ def run(work: Work, say: Say) -> None:
     import resource  # which not every system has that the other commands run on
 
     if work.kept and not keep_memory():
-        raise RuntimeError("memory cannot be kept here: glibc is missing, or the environment chose an allocator")
+        raise RuntimeError(
+            "memory cannot be kept here: glibc is missing, or the environment chose an allocator; unset all variables "
+            "MALLOC_..., GLIBC_TUNABLES and LD_PRELOAD"
+        )
     torch.manual_seed(work.seed)
     pipe = _pipe(work)
     images = torch.rand(work.batch, 3, _PIXELS, _PIXELS).to(memory_format=torch.channels_last)

@@ -6,7 +6,7 @@ at once, and is given them page by page, each filled with zeros first::
     step            allocate ░░░░ compute ████ free ░░ │ allocate ░░░░ compute ████ free ░░ │ ...
     with all kept   allocate ░░░░ compute ████         │ compute ████ │ compute ████ │ ...
 
-On a CPU this may take longer than the layers themselves; docs/pipelines.md has figures.
+On a CPU this may take longer than the layers themselves; docs/benchmarks.md has figures.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from thinpipe.models.depthwise import Depthwise
 from thinpipe.models.names import accept_torchvision_names
 from thinpipe.models.skips import added, stashed
 from thinpipe.stages.skip import Namespace
@@ -23,12 +24,10 @@ def mobilenet_v2(num_classes: int = 1000, *, dropout: float = 0.2) -> nn.Sequent
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
 
-    def conv(name: str, channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+    def activated(name: str, conv: nn.Conv2d) -> None:
         """Adds a convolution, its norm and its rectifier, named as torchvision's ``Conv2dNormActivation``."""
-        layers[f"{name}_0"] = nn.Conv2d(
-            channels_in, channels_out, kernel, stride, padding=kernel // 2, groups=groups, bias=False
-        )
-        layers[f"{name}_1"] = nn.BatchNorm2d(channels_out)
+        layers[f"{name}_0"] = conv
+        layers[f"{name}_1"] = nn.BatchNorm2d(conv.out_channels)
         layers[f"{name}_2"] = nn.ReLU6()
 
     def block(name: str, channels_in: int, channels_out: int, stride: int, expansion: int) -> None:
@@ -40,22 +39,22 @@ def mobilenet_v2(num_classes: int = 1000, *, dropout: float = 0.2) -> nn.Sequent
             layers[f"{name}_identity"] = stashed(bridge)
         first = 0
         if expansion != 1:
-            conv(f"{name}_conv_0", channels_in, width, 1)
+            activated(f"{name}_conv_0", nn.Conv2d(channels_in, width, 1, bias=False))
             first = 1
-        conv(f"{name}_conv_{first}", width, width, 3, stride, groups=width)
+        activated(f"{name}_conv_{first}", Depthwise(width, 3, stride=stride))
         layers[f"{name}_conv_{first + 1}"] = nn.Conv2d(width, channels_out, 1, bias=False)
         layers[f"{name}_conv_{first + 2}"] = nn.BatchNorm2d(channels_out)
         if residual:
             layers[f"{name}_residual"] = added(bridge)
 
-    conv("features_0", 3, 32, 3, stride=2)
+    activated("features_0", nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False))
     channels, index = 32, 1
     for expansion, channels_out, repeats, first_stride in BLOCKS:
         for k in range(repeats):
             block(f"features_{index}", channels, channels_out, 1 if k else first_stride, expansion)
             channels = channels_out
             index += 1
-    conv(f"features_{index}", channels, 1280, 1)
+    activated(f"features_{index}", nn.Conv2d(channels, 1280, 1, bias=False))
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flat"] = nn.Flatten()
     layers["classifier_0"] = nn.Dropout(dropout)

@@ -15,6 +15,7 @@ from thinpipe.bench.marks import Mark, Series, Shape, legend, spoken_of
 from thinpipe.bench.panel import STYLE, Frame, Panel
 from thinpipe.bench.svg import document
 from thinpipe.reproduce.page.compare import Difference
+from thinpipe.reproduce.page.schedule import epochs
 from thinpipe.reproduce.training.looks import LOOKS
 from thinpipe.reproduce.training.picture import label
 from thinpipe.reproduce.training.rows import Shown
@@ -47,7 +48,7 @@ class _Point:
 
 
 _Panels: TypeAlias = dict[tuple[str, str], list[_Point]]
-"""Points by what was trained, and by what stood in for that."""
+"""Points by what was trained, and by for how long and with what in its place."""
 
 
 def frontier(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> str | None:
@@ -67,7 +68,7 @@ def frontier(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> str | None:
         for k, about in enumerate(line):
             left = _LEFT + k * (width + _BETWEEN)
             series = [*_series(panels[about])]
-            frame = Frame(left=left, top=y + 24, width=width, height=_TALL if len(line) == 1 else _SHORT)
+            frame = Frame(left=left, top=y + 38, width=width, height=_TALL if len(line) == 1 else _SHORT)
             drawn, bottom = Panel(series=series, frame=frame, highest=0.0).drawn()
             parts += [_heading(left, y + 6, *about), *drawn]
             bottoms.append(bottom)
@@ -80,8 +81,8 @@ def frontier(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> str | None:
 
 
 def _heading(left: float, y: float, name: str, told: str) -> str:
-    rest = f' <tspan class="s" font-weight="400" font-size="11">{escape(told)}</tspan>' if told else ""
-    return f'<text x="{left:.1f}" y="{y:.1f}" class="l" font-weight="600">{escape(name)}{rest}</text>'
+    below = f'<tspan x="{left:.1f}" dy="14" class="s" font-weight="400" font-size="11">{escape(told)}</tspan>'
+    return f'<text x="{left:.1f}" y="{y:.1f}" class="l" font-weight="600">{escape(name)}{below}</text>'
 
 
 def _legend(points: Sequence[_Point]) -> tuple[list[str], float]:
@@ -108,7 +109,7 @@ def _panels(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> _Panels:
             point = _point(each, rows)
             if each.row.cut == DOCUMENTS and point is not None:
                 name = names.setdefault(each.row.work.recipe, each.row.work.label)
-                about = name, "; ".join(stand_ins(each.records))
+                about = name, "; ".join((epochs([each]), *stand_ins(each.records)))
                 found.setdefault(about, {}).setdefault((each.row.both, each.row.learned), point)
     return {about: list(points.values()) for about, points in found.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from thinpipe.bench.page import line
+from thinpipe.reproduce.page.schedule import epochs
 from thinpipe.reproduce.page.table import difference
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import figure
@@ -35,12 +36,14 @@ def glance(tables: Sequence[tuple[Table, list[Shown]]]) -> Iterator[str]:
     yield "What rows have more than `none`, or less, in points of accuracy, or hundredths of Matthews' correlation.\n"
     yield line(heads)
     yield line(["---"] * len(heads))
+    yield line(["trained for", "", *(epochs(list(column.values())) for column in used.values())])
     for codec in shared:
         found = [column[codec] for column in used.values() if codec in column]
         cells = [difference(column[codec], sets[label]) if codec in column else "" for label, column in used.items()]
         yield line([f"`{codec}`", figure(found[0].mean("float32_ratio"), "{:.4f}"), *cells])
     yield ""
-    yield "- Bytes are those of the first data set that a codec has a figure of. Each table below has its own.\n"
+    yield "- Bytes are those of the first data set that a codec has a figure of. Each table below has its own."
+    yield "- Trained for so many epochs of those that the documents trained for.\n"
 
 
 def _by_codec(label: str, rows: Sequence[Shown]) -> dict[str, Shown]:

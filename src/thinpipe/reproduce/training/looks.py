@@ -26,6 +26,7 @@ LOOKS = {
     "linear": Look(colour="#3f9a45", shape="diamond"),
     "conv, not fitted": Look(colour="#93c47d", shape="diamond"),
     "conv, had:4": Look(colour="#8457c7", shape="diamond"),
+    "conv, wave:4": Look(colour="#b0307f", shape="diamond"),
     "linear, had:4": Look(colour="#8457c7", shape="diamond"),
 }
 """By series."""

@@ -41,6 +41,7 @@ CONV_ROWS = (
     _row(CIFAR10, "conv", _conv("0.070", fitted=False)),
     _row(CIFAR10, "conv", _conv("0.097"), codec=_CODEC),
     *(_row(CIFAR10, "conv", _conv(name), codec="wave:4") for name in ("0.097", "0.038", "type 5", "type 7")),
+    *(_row(CIFAR10, "conv", _conv("0.097"), codec=codec) for codec in ("wave:2", "wave:1")),
 )
 """Of CIFAR-10. Smaller than three sizes the documents have types without figures."""
 

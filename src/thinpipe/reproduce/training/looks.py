@@ -27,6 +27,8 @@ LOOKS = {
     "conv, not fitted": Look(colour="#93c47d", shape="diamond"),
     "conv, had:4": Look(colour="#8457c7", shape="diamond"),
     "conv, wave:4": Look(colour="#b0307f", shape="diamond"),
+    "conv, wave:2": Look(colour="#8c1d5c", shape="diamond"),
+    "conv, wave:1": Look(colour="#5e1040", shape="diamond"),
     "linear, had:4": Look(colour="#8457c7", shape="diamond"),
 }
 """By series."""

@@ -336,3 +336,15 @@ def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
         mean = sum(json.loads(file.read_text())["accuracy"] for file in files) / 3
         digits = len(figure.partition(".")[2])
         assert figure == f"{100 * mean:.{digits}f}", row
+
+
+def test_what_bottlenecks_under_a_codec_come_to_is_recorded():
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/bottlenecks.md"))
+    cifar10 = ROOT / "results/sortquant-cifar10"
+    for type_, row in (("5", "conv32k4s4+4-conv400+100"), ("7", "conv32k8s8+8-conv300+30")):
+        alone, packed = (json.loads((cifar10 / f"{name}-seed0.json").read_text()) for name in (row, f"{row}-wave4"))
+        accuracies = [f"{100 * record['accuracy']:.2f}%" for record in (alone, packed)]
+        times = f"{1 / packed['float32_ratio']:,.0f}th"
+        assert re.search(rf"type {type_} has {accuracies[0]}.* and {accuracies[1]}.*, in a {times}", page)
+        if type_ == "5":
+            assert f"**{accuracies[1]} in a {times}**" in readme

@@ -120,7 +120,11 @@ def test_codecs_of_several_data_sets_are_shown_at_a_glance(tmp_path):
         record(images, "had4", 0, 0.5, cut=POOLED),
         record(words, "none", 0, 0.30),
         record(words, "had4", 0, 0.29, ratio=0.14),
-        record(words, "linear384-had4", 0, 0.1),
+        record(words, "linear75-had4", 0, 0.1),
+        record(words, "uniform8", 0, 0.25, ratio=0.25),
+        # Another table of the same images, with a row that has no codec of its own.
+        record("ablation-bits", "cifar10-none", 0, 0.96),
+        record("ablation-bits", "cifar10-uniform8", 0, 0.50, ratio=0.25),
     )
     text = page(tmp_path / "results", tmp_path / "docs")
     glance = text[text.index("## At a glance") : text.index("## Sort")]
@@ -128,7 +132,10 @@ def test_codecs_of_several_data_sets_are_shown_at_a_glance(tmp_path):
     assert lines[0] == ["codec, both ways", "of float32", "CIFAR-10", "CoLA"]
     # What one data set alone was trained with, another cut and bottlenecks are in the tables below.
     assert [cell.split(" of ")[-1] for cell in lines[2] if cell.endswith("epochs")] == ["40 epochs", "20 epochs"]
-    assert lines[3:] == [["`had:4`", "0.1300", "-2.00 ± 1.41", "-1.00 (1 seed)"]]
+    assert lines[3:] == [
+        ["`had:4`", "0.1300", "-2.00 ± 1.41", "-1.00 (1 seed)"],
+        ["`uniform:8`", "0.2500", "-46.00 (1 seed)", "-5.00 (1 seed)"],
+    ]
 
 
 def test_without_a_codec_in_common_there_is_nothing_to_see_at_a_glance(tmp_path):

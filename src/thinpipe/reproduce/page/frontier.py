@@ -33,6 +33,8 @@ _BOTTLENECKS = {
     "conv": "alone",
     "linear": "alone",
     "conv, had:4": "with had:4",
+    "conv, wave:4": "with wave:4",
+    "conv, wave:2": "with wave:2",
     "linear, had:4": "with had:4",
     "conv, not fitted": "not fitted",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from thinpipe.bench.page import line
 from thinpipe.reproduce.page.schedule import epochs
@@ -15,19 +16,28 @@ _SHARED = 2
 """A codec that fewer data sets have been trained with is in its own table alone."""
 
 
+class _Cell(NamedTuple):
+    """A row, and those of its table, of which one has no codec."""
+
+    shown: Shown
+    beside: Sequence[Shown]
+
+
 def glance(tables: Sequence[tuple[Table, list[Shown]]]) -> Iterator[str]:
     """Writes a table with a line for each codec and a column for each data set; nothing where they share no codec.
 
     Args:
-        tables: with the rows that are recorded. Of a data set that two of them have, the first counts.
+        tables: with the rows that are recorded. Of a row that two of them have, the first counts.
     """
-    sets: dict[str, list[Shown]] = {}
+    columns: dict[str, dict[str, _Cell]] = {}
     for _, rows in tables:
         for each in rows:
-            sets.setdefault(each.row.work.label, rows)
-    columns = {label: _by_codec(label, rows) for label, rows in sets.items()}
+            if _is_plain(each):
+                columns.setdefault(each.row.work.label, {}).setdefault(each.row.codec, _Cell(each, rows))
     codecs = list(dict.fromkeys(codec for column in columns.values() for codec in column))
     shared = [codec for codec in codecs if sum(codec in column for column in columns.values()) >= _SHARED]
+    kinds = list(dict.fromkeys(map(_kind, codecs)))
+    shared.sort(key=lambda codec: (kinds.index(_kind(codec)), -_ratio(codec, columns)))
     used = {label: column for label, column in columns.items() if any(codec in column for codec in shared)}
     if not shared:
         return
@@ -36,21 +46,26 @@ def glance(tables: Sequence[tuple[Table, list[Shown]]]) -> Iterator[str]:
     yield "What rows have more than `none`, or less, in points of accuracy, or hundredths of Matthews' correlation.\n"
     yield line(heads)
     yield line(["---"] * len(heads))
-    yield line(["trained for", "", *(epochs(list(column.values())) for column in used.values())])
+    yield line(["trained for", "", *(epochs([cell.shown for cell in column.values()]) for column in used.values())])
     for codec in shared:
-        found = [column[codec] for column in used.values() if codec in column]
-        cells = [difference(column[codec], sets[label]) if codec in column else "" for label, column in used.items()]
-        yield line([f"`{codec}`", figure(found[0].mean("float32_ratio"), "{:.4f}"), *cells])
+        cells = [difference(*column[codec]) if codec in column else "" for column in used.values()]
+        yield line([f"`{codec}`", figure(_ratio(codec, columns), "{:.4f}"), *cells])
     yield ""
     yield "- Bytes are those of the first data set that a codec has a figure of. Each table below has its own."
     yield "- Trained for so many epochs of those that the documents trained for.\n"
 
 
-def _by_codec(label: str, rows: Sequence[Shown]) -> dict[str, Shown]:
-    """Finds the rows with one codec for everything, of the documents' cut."""
-    plain = (each for each in rows if each.row.work.label == label and each.row.cut == DOCUMENTS and each.records)
-    return {
-        each.row.codec: each
-        for each in plain
-        if each.row.codec != NONE and each.row.learned is None and each.row.gradients is None
-    }
+def _is_plain(each: Shown) -> bool:
+    """Tells whether a row has one codec for everything, and the documents' cut."""
+    row = each.row
+    plain = row.codec != NONE and row.learned is None and row.gradients is None
+    return plain and row.cut == DOCUMENTS and bool(each.records)
+
+
+def _kind(codec: str) -> str:
+    return codec.partition(":")[0]
+
+
+def _ratio(codec: str, columns: Mapping[str, Mapping[str, _Cell]]) -> float:
+    """Finds what is left of the bytes, where the codec was trained with first."""
+    return next(column[codec].shown.mean("float32_ratio") or 0.0 for column in columns.values() if codec in column)

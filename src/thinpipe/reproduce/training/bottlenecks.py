@@ -6,8 +6,6 @@ from thinpipe.bottleneck.ratios import DOCUMENTS as SIZES
 from thinpipe.reproduce.training.table import NONE, Learned, Published, Row, Work
 from thinpipe.reproduce.training.works import CIFAR10, COLA
 
-_CODEC = "had:4"
-
 _TINY_CONV = {
     "0.097": "conv:12k2s2/conv:18",
     "0.070": "conv:10k2s2/conv:16",
@@ -39,9 +37,9 @@ _CONV_FIGURES = {
 CONV_ROWS = (
     *(_row(CIFAR10, "conv", _conv(name), _CONV_FIGURES.get(name)) for name in _TINY_CONV),
     _row(CIFAR10, "conv", _conv("0.070", fitted=False)),
-    _row(CIFAR10, "conv", _conv("0.097"), codec=_CODEC),
+    _row(CIFAR10, "conv", _conv("0.097"), codec="had:4"),
     *(_row(CIFAR10, "conv", _conv(name), codec="wave:4") for name in ("0.097", "0.038", "type 5", "type 7")),
-    *(_row(CIFAR10, "conv", _conv("0.097"), codec=codec) for codec in ("wave:2", "wave:1")),
+    _row(CIFAR10, "conv", _conv("0.097"), codec="wave:2"),
 )
 """Of CIFAR-10. Smaller than three sizes the documents have types without figures."""
 
@@ -68,8 +66,6 @@ LINEAR_ROWS = (
     ),
     _row(COLA, "linear", _NARROW_HALF),
     _row(COLA, "linear", _NARROW_FIFTH),
-    _row(COLA, "linear", _HALF, codec=_CODEC),
-    _row(COLA, "linear", _FIFTH, codec=_CODEC),
-    _row(COLA, "linear", _NARROW_FIFTH, codec=_CODEC),
+    _row(COLA, "linear", _NARROW_FIFTH, codec="had:4"),
 )
 """Of CoLA."""

@@ -28,7 +28,6 @@ LOOKS = {
     "conv, had:4": Look(colour="#8457c7", shape="diamond"),
     "conv, wave:4": Look(colour="#b0307f", shape="diamond"),
     "conv, wave:2": Look(colour="#8c1d5c", shape="diamond"),
-    "conv, wave:1": Look(colour="#5e1040", shape="diamond"),
     "linear, had:4": Look(colour="#8457c7", shape="diamond"),
 }
 """By series."""

@@ -60,7 +60,7 @@ PRUNE_VS_QUANT = Table(
     ),
     source="The documents' figures are read off their plot, on four GPUs with torchgpipe. Their ratio is the share of "
     "numbers that are kept, times bits over 32, as if nothing had to say which ones; ours counts that, too.",
-    needs="thinpipe\\[data]; CIFAR-10; a GPU, or patience",
-    time="estimated: an hour a row and seed with a recent GPU, for 200 epochs; --epochs 3: 20 minutes on a core; "
-    "--tiny: 20 seconds",
+    needs="thinpipe\\[data]; CIFAR-10; a GPU",
+    time="H200, five rows at a time, --epochs 10: 2 to 9 minutes a row; estimated: an hour for 200 epochs; --tiny: "
+    "20 seconds",
 )

@@ -348,3 +348,7 @@ def test_what_bottlenecks_under_a_codec_come_to_is_recorded():
         assert re.search(rf"type {type_} has {accuracies[0]}.* and {accuracies[1]}.*, in a {times}", page)
         if type_ == "5":
             assert f"**{accuracies[1]} in a {times}**" in readme
+    rows = (f"conv20k3s3-conv360{codec}" for codec in ("", "-had4", "-wave2", "-wave4"))
+    alone, *packed = (json.loads((cifar10 / f"{row}-seed0.json").read_text())["accuracy"] for row in rows)
+    costs = [f"{100 * (alone - accuracy):.2f}" for accuracy in packed]
+    assert "`had:4` costs {} points, `wave:2` {} and `wave:4` {}.".format(*costs) in page

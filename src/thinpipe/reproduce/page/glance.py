@@ -56,7 +56,7 @@ def glance(tables: Sequence[tuple[Table, list[Shown]]]) -> Iterator[str]:
 
 
 def _is_plain(each: Shown) -> bool:
-    """Tells whether a row has one codec for everything, and the documents' cut."""
+    """Tells whether a row is recorded, and has one codec for everything and the documents' cut."""
     row = each.row
     plain = row.codec != NONE and row.learned is None and row.gradients is None
     return plain and row.cut == DOCUMENTS and bool(each.records)

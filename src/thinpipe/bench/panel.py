@@ -66,22 +66,26 @@ class Panel:
         series: in the order in which they are drawn.
         frame: where.
         highest: the value that others are seen against (default: the highest mark).
+        depth: how far below that the axis reaches at least, so that small differences look small (default: as far as
+            there are marks).
         reach: ratios that the axis has room for, with marks or without (default: those of the marks).
     """
 
     series: Sequence[Series]
     frame: Frame
     highest: float | None = None
+    depth: float = 0.0
     reach: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         marks = [mark for each in self.series for mark in each.marks]
-        floor = floor_of([mark.y for mark in marks], self.highest)
+        floor = floor_of([mark.y for mark in marks], self.highest, depth=self.depth)
         seen = [mark for mark in marks if mark.y >= floor]
         top = max((mark.y for mark in seen), default=0.0) if self.highest is None else self.highest
         least = floor - 0.5 * (top - floor)  # a long bar may be cut off
         ends = [max(least, mark.y + sign * mark.deviation) for mark in seen for sign in (-1, 1)]
-        self._ticks = even(ends if self.highest is None else [*ends, self.highest])
+        ends += [top - self.depth] if self.highest is None else [self.highest, self.highest - self.depth]
+        self._ticks = even(ends)
         self._floor = self._ticks[0]
         breadth = [*(mark.x for mark in marks), *self.reach]
         low, high = (pick(breadth, default=1.0) for pick in (min, max))
@@ -180,20 +184,21 @@ class Panel:
         return rows
 
 
-def floor_of(values: Sequence[float], highest: float | None = None) -> float:
+def floor_of(values: Sequence[float], highest: float | None = None, *, depth: float = 0.0) -> float:
     """Finds the lowest value that a panel shows in its place: about four times as far down as half of the marks are.
 
     Args:
         values: of all marks.
         highest: from where it is counted (default: the highest value).
+        depth: how far down what is not cut off may be, at least (default: 1).
     """
     if not values:
         return 0.0
     top = max(values) if highest is None else highest
-    wanted = 4 * (top - statistics.median(values))
-    depth = next((depth for depth in _DEPTHS if depth >= wanted), wanted)
+    wanted = max(depth, 4 * (top - statistics.median(values)))
+    shown = next((round_depth for round_depth in _DEPTHS if round_depth >= wanted), wanted)
     # What is hardly lower is not cut off.
-    return min((value for value in values if value >= top - 1.5 * depth), default=top)
+    return min((value for value in values if value >= top - 1.5 * shown), default=top)
 
 
 def ratios(low: float, high: float) -> Iterator[tuple[float, bool]]:

@@ -45,7 +45,7 @@ def record(table, name, seed, value, *, ratio=0.1, cut=None, epochs=40, **settin
     row = row if cut is None else row.at(cut)
     work = row.work
     recipe = resolved(work.recipe, {**work.changes, "cut": row.cut, "seed": seed, "epochs": epochs}).to_json()
-    results = {work.measure: value, f"best_{work.measure}": value + 0.01, "epochs": epochs}
+    results = {"accuracy": value, work.measure: value, f"best_{work.measure}": value + 0.01, "epochs": epochs}
     results |= {f"float32_ratio{end}": ratio for end in ("", "_cut_1", "_cut_2")} | {"bytes_per_sample": 4e6 * ratio}
     results |= dict(zip(("train_rows", "test_rows"), work.samples, strict=True))
     said = {"row": row.name, "seed": seed, "stand_in": None, "tiny": False, "device": "cuda", "recipe": recipe}
@@ -162,7 +162,7 @@ def test_what_was_trained_is_on_the_page_and_a_change_of_it_makes_the_page_stale
         and "All rows: epochs 1 (the documents had 40)" in text
     )
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert target == "benchmarks.md" or (docs / target).exists(), target
+        assert target.startswith("benchmarks.md") or (docs / target).exists(), target
     pictures = sorted(path.name for path in (docs / "img").iterdir())
     assert pictures == ["results-frontier.svg", "results-sortquant-cifar10.svg"]
 
@@ -289,6 +289,16 @@ def test_a_correlation_is_shown_with_its_best_epoch_and_an_accuracy_is_not(tmp_p
     assert "## Sort quantization, RoBERTa-base on CoLA (stand-in: little, not RoBERTa-base)" in text
 
 
+def test_beside_a_correlation_there_is_the_accuracy_and_what_it_loses(tmp_path):
+    for name, correlations, accuracies in (("none", (0.30, 0.32), (0.73, 0.74)), ("had4", (0.31, 0.31), (0.72, 0.74))):
+        for seed, (mcc, accuracy) in enumerate(zip(correlations, accuracies, strict=True)):
+            each = record("sortquant-cola", name, seed, mcc)
+            save(tmp_path, replace(each, results=each.results | {"accuracy": accuracy}))
+    line = line_of(page(tmp_path, tmp_path / "docs"), "had4")
+    assert (line["MCC x 100"], line["to none"]) == ("31.00 ± 0.00", "+0.00 ± 1.41")
+    assert (line["accuracy, %"], line["accuracy to none"]) == ("73.00 ± 1.41", "-0.50 ± 0.71")
+
+
 def test_ratios_of_cuts_are_told_where_they_differ(tmp_path):
     uneven = record("sortquant-cifar10", "conv20k4s4-conv320", 0, 0.9)
     uneven.results.update(float32_ratio_cut_1=0.02, float32_ratio_cut_2=0.25)
@@ -303,7 +313,8 @@ def test_commands_are_told_once_and_with_their_rows_where_there_are_several(tmp_
     first = [record("sortquant-cifar10", "none", seed, 0.9) for seed in (0, 1)]
     save(tmp_path, *first)
     command = "- `thinpipe reproduce sortquant-cifar10` at abc, on 1 x a gpu, 16 cores of a cpu, torch 2"
-    assert f"{command}\n" in page(tmp_path, tmp_path / "docs")
+    folded = re.findall(r"<details>.*?</details>\n", page(tmp_path, tmp_path / "docs"), re.DOTALL)
+    assert [part.count(f"\n\n{command}\n\n") for part in folded] == [1], "markdown ends at a tag without a blank line"
     save(tmp_path, replace(first[1], commit="def"), record("sortquant-cifar10", "had4", 0, 0.9))
     text = page(tmp_path, tmp_path / "docs")
     assert (
@@ -373,6 +384,28 @@ def test_a_collapse_is_put_below_with_its_value_and_does_not_press_the_rest_flat
     points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
     assert points[0][1] == pytest.approx(FRAME.bottom), "the line to it ends at the floor"
     assert len(points) == len(fine) + 1
+
+
+def test_one_row_of_ours_is_no_picture_but_one_curve_by_epoch_is(tmp_path):
+    save(tmp_path, record("sortquant-rte", "none", 0, 0.7), record("ablation-bits", "rte-none", 0, 0.7))
+    save(tmp_path, *(record("ablation-bits", f"cifar10-{row}", 0, 0.9) for row in ("none", "uniform8")))
+    save(tmp_path, record("cola-recipes", TABLES["cola-recipes"].rows[0].name, 0, 0.4))
+    text = page(tmp_path, tmp_path / "docs")
+    pictures = {path.name for path in (tmp_path / "docs/img").iterdir()}
+    drawn = {"results-ablation-bits-cifar10.svg", "results-cola-recipes.svg"}
+    assert pictures - {"results-frontier.svg"} == drawn == set(re.findall(r"img/(results-(?!frontier)[^)]+)", text))
+
+
+def test_small_differences_look_small_where_a_panel_reaches_deep():
+    marks = [Mark(name="", x=0.1 * k, y=0.1 * (k % 2)) for k in range(1, 5)]
+    series = [Series(name="a", look=LOOK, marks=marks)]
+    near, deep = (drawn(series, highest=0.0, depth=depth) for depth in (0.0, 5.0))
+    heights = [[float(circle.get("cy")) for circle in root.iter("circle")] for root in (near, deep)]
+    spread = [max(each) - min(each) for each in heights]
+    assert spread[0] > 0.5 * FRAME.height and spread[1] < 0.05 * FRAME.height
+    assert "-5" in {text.text for text in deep.iter("text")}
+    assert floor_of([0, -0.1, -0.1, -7], 0.0) == -0.1
+    assert floor_of([0, -0.1, -0.1, -7], 0.0, depth=5.0) == -7
 
 
 def test_where_nothing_collapses_nothing_is_cut_off():

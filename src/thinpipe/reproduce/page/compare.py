@@ -31,12 +31,13 @@ class Difference:
     every: bool
 
     @classmethod
-    def of(cls, each: Shown, rows: Sequence[Shown]) -> Difference | None:
+    def of(cls, each: Shown, rows: Sequence[Shown], measure: str | None = None) -> Difference | None:
         """Compares a row with that of the same table without codecs.
 
         Args:
             each: the row.
             rows: all that are recorded.
+            measure: what of them (default: what its work is measured by).
 
         Returns:
             The difference; None where there is nothing to compare it with.
@@ -47,8 +48,8 @@ class Difference:
         bases = {record.settings["seed"]: record for record in base.records}
         own = {record.settings["seed"]: record for record in each.records}
         both = [seed for seed in own if seed in bases and alike(own[seed], bases[seed])]
-        measure = each.row.work.measure
-        spread = Spread.of([_value(own[seed], measure) - _value(bases[seed], measure) for seed in both])
+        name = measure or each.row.work.measure
+        spread = Spread.of([_value(own[seed], name) - _value(bases[seed], name) for seed in both])
         return None if spread is None else cls(spread, len(both), len(both) == len(own) == len(bases))
 
 

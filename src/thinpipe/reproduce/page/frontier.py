@@ -24,7 +24,7 @@ from thinpipe.reproduce.training.table import DOCUMENTS, NONE, Row, Table
 
 TITLE = "What fewer bytes cost"
 _REMARK = (
-    "points of accuracy, or of Matthews' correlation x 100, against training without a codec; bars: deviation over seeds"
+    "points of accuracy, or of Matthews' correlation x 100, against training without a codec; bars: deviation of seeds"
 )
 _ACROSS = "bytes that cross the cuts, both ways, over those of float32"
 _TIMES = "; 26x: so many times fewer"

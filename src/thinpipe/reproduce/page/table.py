@@ -39,12 +39,18 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
         (MEASURES[measure], lambda each: percent(each.spread(measure), len(each.records))),
         ("seeds", lambda each: _seeds(each, results)),
         ("to none", lambda each: difference(each, rows)),
-        ("best epoch", lambda each: percent(each.spread(f"best_{measure}"), len(each.records)))
-        if measure == "mcc"
-        else None,
+        *(_beside_a_correlation(rows) if measure == "mcc" else ()),
         ("documents", lambda each: published(each.row.published)),
         ("documents' ratio", lambda each: figure(each.row.published.ratio)),
         ("kB a sample", _kilobytes),
+    ]
+
+
+def _beside_a_correlation(rows: Sequence[Shown]) -> list[Column]:
+    return [
+        ("best epoch", lambda each: percent(each.spread("best_mcc"), len(each.records))),
+        (MEASURES["accuracy"], lambda each: percent(each.spread("accuracy"), len(each.records))),
+        ("accuracy to none", lambda each: difference(each, rows, "accuracy")),
     ]
 
 
@@ -62,11 +68,17 @@ def _seeds(each: Shown, results: Path) -> str:
     return f"{len(links)}: {', '.join(links)}"
 
 
-def difference(each: Shown, rows: Sequence[Shown]) -> str:
-    """Writes what a row has more than ``none``, in points."""
+def difference(each: Shown, rows: Sequence[Shown], measure: str | None = None) -> str:
+    """Writes what a row has more than ``none``, in points.
+
+    Args:
+        each: the row.
+        rows: of its table.
+        measure: what of them (default: what its work is measured by).
+    """
     if each.row.codec == NONE and each.row.learned is None:
         return ""
-    found = Difference.of(each, rows)
+    found = Difference.of(each, rows, measure)
     if found is None:
         return "-"
     text = f"{100 * found.spread.mean:+.2f}"

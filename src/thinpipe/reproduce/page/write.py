@@ -25,7 +25,8 @@ _INTRODUCTION = """# Results
 What codecs and learned bottlenecks at the cuts do to accuracy, in training from the first step to the last.
 Written by `thinpipe reproduce page` from the records in `results/`: every figure of ours is one that a command
 recorded, and every seed leads to its record. Beside ours are the figures of the documents that this project began with.
-What is measured in bytes and seconds alone is on the page of [benchmarks](benchmarks.md).
+What is measured in bytes and seconds alone is on the page of [benchmarks](benchmarks.md), RoBERTa-base in
+[its real size](benchmarks.md#training-cola-end-to-end), with random weights, among it.
 """
 NOTHING = "No table has been trained: `thinpipe reproduce TABLE` trains one and records its rows in `results/`."
 
@@ -95,9 +96,11 @@ def _left_over(docs: Path, files: Mapping[Path, str]) -> list[Path]:
 
 
 def _plots(table: Table, rows: Sequence[Shown]) -> Iterator[tuple[str, Work | None]]:
-    """Lists the plots of which something is recorded."""
-    done = {each.row.work.label for each in rows}
-    return ((name, work) for name, work in plots(table).items() if work is None or work.label in done)
+    """Lists the plots that show something: a curve by epoch, or two rows of ours that can be compared."""
+    least = 1 if table.by_epoch else 2
+    for name, work in plots(table).items():
+        if sum(work is None or work.label == each.row.work.label for each in rows) >= least:
+            yield name, work
 
 
 def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where: Path, results: Path) -> Iterator[str]:
@@ -116,8 +119,12 @@ def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where
     if strange:
         yield f"- Left out, for no row of the table has the name: {', '.join(strange)}."
     yield ""
-    yield from (f"- {command}" for command in commands(rows))
-    yield ""
+    yield from _folded("The commands that trained these rows, and where", [f"- {each}" for each in commands(rows)])
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    """Folds lines that few want to read; blank ones keep them markdown."""
+    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""]
 
 
 def _strange(table: Table, rows: Sequence[Shown], results: Path) -> list[str]:

@@ -110,6 +110,14 @@ def test_the_page_in_the_documentation_is_current():
     assert result.exit_code == 0, f"run: make docs\n{result.output}"
 
 
+def test_no_figure_on_the_page_is_written_by_hand():
+    """Notes beside the records say how they came about; what came of it is for the tables, which are made of them."""
+    for table in TABLES:
+        for note in (ROOT / "results" / table).glob("README.md"):
+            said = re.sub(r"`[^`]*`", "", note.read_text())
+            assert not re.findall(r"\d+[.,]\d+|\d+ ?%", said), note
+
+
 def test_codecs_of_several_data_sets_are_shown_at_a_glance(tmp_path):
     images, words = "sortquant-cifar10", "sortquant-cola"
     save(
@@ -289,14 +297,20 @@ def test_a_correlation_is_shown_with_its_best_epoch_and_an_accuracy_is_not(tmp_p
     assert "## Sort quantization, RoBERTa-base on CoLA (stand-in: little, not RoBERTa-base)" in text
 
 
-def test_beside_a_correlation_there_is_the_accuracy_and_what_it_loses(tmp_path):
+def test_beside_a_correlation_there_are_accuracies_and_losses(tmp_path):
     for name, correlations, accuracies in (("none", (0.30, 0.32), (0.73, 0.74)), ("had4", (0.31, 0.31), (0.72, 0.74))):
         for seed, (mcc, accuracy) in enumerate(zip(correlations, accuracies, strict=True)):
             each = record("sortquant-cola", name, seed, mcc)
-            save(tmp_path, replace(each, results=each.results | {"accuracy": accuracy}))
-    line = line_of(page(tmp_path, tmp_path / "docs"), "had4")
+            samples = each.samples | {"train_loss": [0.6, 0.1 + (name == "had4") * 0.01 * (1 + seed)]}
+            save(tmp_path, replace(each, results=each.results | {"accuracy": accuracy}, samples=samples))
+    save(tmp_path, record("sortquant-cola", "had2", 0, 0.0))  # a loss that was not finite is not recorded
+    text = page(tmp_path, tmp_path / "docs")
+    line = line_of(text, "had4")
     assert (line["MCC x 100"], line["to none"]) == ("31.00 ± 0.00", "+0.00 ± 1.41")
     assert (line["accuracy, %"], line["accuracy to none"]) == ("73.00 ± 1.41", "-0.50 ± 0.71")
+    assert (line["last loss"], line["last loss to none"]) == ("0.115 ± 0.007", "+0.015 ± 0.007")
+    lost = line_of(text, "had2")
+    assert (lost["last loss"], lost["last loss to none"]) == ("-", "-")
 
 
 def test_ratios_of_cuts_are_told_where_they_differ(tmp_path):

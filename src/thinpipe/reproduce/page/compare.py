@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from thinpipe.bench.record import Record
+from thinpipe.reproduce.page.figures import Figure
 from thinpipe.reproduce.training.rows import Shown, Spread
 from thinpipe.reproduce.training.table import NONE
 
@@ -21,7 +22,7 @@ class Difference:
     """What a row has more than ``none``, or less.
 
     Args:
-        spread: over seeds, of the measure, as a share of 1.
+        spread: over seeds, of a figure as it is recorded.
         seeds: that both were trained with.
         every: whether neither has any other.
     """
@@ -31,13 +32,13 @@ class Difference:
     every: bool
 
     @classmethod
-    def of(cls, each: Shown, rows: Sequence[Shown], measure: str | None = None) -> Difference | None:
+    def of(cls, each: Shown, rows: Sequence[Shown], figure: Figure | None = None) -> Difference | None:
         """Compares a row with that of the same table without codecs.
 
         Args:
             each: the row.
             rows: all that are recorded.
-            measure: what of them (default: what its work is measured by).
+            figure: what of them (default: what its work is measured by).
 
         Returns:
             The difference; None where there is nothing to compare it with.
@@ -48,8 +49,9 @@ class Difference:
         bases = {record.settings["seed"]: record for record in base.records}
         own = {record.settings["seed"]: record for record in each.records}
         both = [seed for seed in own if seed in bases and alike(own[seed], bases[seed])]
-        name = measure or each.row.work.measure
-        spread = Spread.of([_value(own[seed], name) - _value(bases[seed], name) for seed in both])
+        value = (figure or Figure.result(each.row.work.measure)).of
+        pairs = [(value(own[seed]), value(bases[seed])) for seed in both]
+        spread = Spread.of([ours - without for ours, without in pairs if ours is not None and without is not None])
         return None if spread is None else cls(spread, len(both), len(both) == len(own) == len(bases))
 
 
@@ -74,9 +76,3 @@ def _is_base(other: Shown, each: Shown) -> bool:
     row = other.row
     same = (row.work.label, row.cut) == (each.row.work.label, each.row.cut)
     return same and row.codec == NONE and row.learned is None
-
-
-def _value(record: Record, measure: str) -> float:
-    value = record.results[measure]
-    assert value is not None
-    return value

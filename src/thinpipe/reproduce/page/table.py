@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from thinpipe.reproduce.page.compare import Difference
+from thinpipe.reproduce.page.figures import LAST_LOSS, Figure
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import MEASURES, bottlenecks, figure, percent, published
 from thinpipe.reproduce.training.table import DOCUMENTS, NONE
@@ -47,10 +48,18 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
 
 
 def _beside_a_correlation(rows: Sequence[Shown]) -> list[Column]:
+    """Lists columns beside a measure that scatters: what scatters less."""
     return [
         ("best epoch", lambda each: percent(each.spread("best_mcc"), len(each.records))),
-        (MEASURES["accuracy"], lambda each: percent(each.spread("accuracy"), len(each.records))),
-        ("accuracy to none", lambda each: difference(each, rows, "accuracy")),
+        *_with_difference("accuracy", Figure.result("accuracy"), rows),
+        *_with_difference("last loss", LAST_LOSS, rows),
+    ]
+
+
+def _with_difference(name: str, shown: Figure, rows: Sequence[Shown]) -> list[Column]:
+    return [
+        (MEASURES.get(name, name), lambda each: shown.written(shown.spread(each.records), len(each.records))),
+        (f"{name} to none", lambda each: difference(each, rows, shown)),
     ]
 
 
@@ -68,21 +77,21 @@ def _seeds(each: Shown, results: Path) -> str:
     return f"{len(links)}: {', '.join(links)}"
 
 
-def difference(each: Shown, rows: Sequence[Shown], measure: str | None = None) -> str:
-    """Writes what a row has more than ``none``, in points.
+def difference(each: Shown, rows: Sequence[Shown], shown: Figure | None = None) -> str:
+    """Writes what a row has more than ``none``.
 
     Args:
         each: the row.
         rows: of its table.
-        measure: what of them (default: what its work is measured by).
+        shown: what of them (default: what its work is measured by, in points).
     """
     if each.row.codec == NONE and each.row.learned is None:
         return ""
-    found = Difference.of(each, rows, measure)
+    shown = shown or Figure.result(each.row.work.measure)
+    found = Difference.of(each, rows, shown)
     if found is None:
         return "-"
-    text = f"{100 * found.spread.mean:+.2f}"
-    text += f" ± {100 * found.spread.deviation:.2f}" if found.seeds > 1 else ""
+    text = shown.written(found.spread, found.seeds, sign="+")
     return text if found.every and found.seeds > 1 else f"{text} ({found.seeds} seed{'s' if found.seeds > 1 else ''})"
 
 

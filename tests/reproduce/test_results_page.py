@@ -311,6 +311,10 @@ def test_beside_a_correlation_there_are_accuracies_and_losses(tmp_path):
     assert (line["last loss"], line["last loss to none"]) == ("0.115 ± 0.007", "+0.015 ± 0.007")
     lost = line_of(text, "had2")
     assert (lost["last loss"], lost["last loss to none"]) == ("-", "-")
+    other = record("sortquant-cola", "had2", 1, 0.1)
+    save(tmp_path, replace(other, samples=other.samples | {"train_loss": [0.6, 0.2]}))
+    lost = line_of(page(tmp_path, tmp_path / "docs"), "had2")
+    assert (lost["last loss"], lost["last loss to none"]) == ("-", "-"), "what one seed has is not that of both"
 
 
 def test_ratios_of_cuts_are_told_where_they_differ(tmp_path):

@@ -41,7 +41,7 @@ class Difference:
             figure: what of them (default: what its work is measured by).
 
         Returns:
-            The difference; None where there is nothing to compare it with.
+            The difference; None where there is nothing to compare it with, or one of the seeds lacks the figure.
         """
         base = next((other for other in rows if _is_base(other, each)), None)
         if base is None:
@@ -51,7 +51,8 @@ class Difference:
         both = [seed for seed in own if seed in bases and alike(own[seed], bases[seed])]
         value = (figure or Figure.result(each.row.work.measure)).of
         pairs = [(value(own[seed]), value(bases[seed])) for seed in both]
-        spread = Spread.of([ours - without for ours, without in pairs if ours is not None and without is not None])
+        found = [ours - without for ours, without in pairs if ours is not None and without is not None]
+        spread = Spread.of(found) if len(found) == len(both) else None
         return None if spread is None else cls(spread, len(both), len(both) == len(own) == len(bases))
 
 

@@ -17,9 +17,11 @@ _MEANING = (
     "in training and in tests. Of float32: bytes that crossed the cuts, "
     "both ways and with their headers, over those of the tensors in float32, before any bottleneck. Mean and standard "
     "deviation over seeds, after the last epoch; kB a sample are those of training.",
-    "To none: what a row has more than `none` with the same seed and settings, in points, mean and standard deviation; "
-    "where it is of one seed, or where one of the two has others as well, it says how many they have in common.",
+    "To none: what a row has more than `none` with the same seed and recipe, compiled or not and on whatever device, "
+    "in points, mean and standard deviation; where it is of one seed, or where one of the two has others as well, "
+    "it says how many they have in common.",
 )
+_LOSSES = "Last loss: in training, the mean over the last epoch; it and its difference are no points."
 
 
 def facts(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
@@ -32,6 +34,8 @@ def facts(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
     yield _missing(table, rows)
     yield from _by_row(rows, _training)
     yield from _MEANING
+    if rows[0].row.work.measure == "mcc":
+        yield _LOSSES
     yield from notes_below(table, rows)
     yield from _by_row(rows, _versions)
 

@@ -29,8 +29,9 @@ class Figure:
         return cls(lambda record: record.results.get(name))
 
     def spread(self, records: Sequence[Record]) -> Spread | None:
-        """Sums it up over records; None where none has it."""
-        return Spread.of([found for record in records if (found := self.of(record)) is not None])
+        """Sums it up over records; None where one of them lacks it: the others alone would flatter the row."""
+        found = [value for record in records if (value := self.of(record)) is not None]
+        return Spread.of(found) if len(found) == len(records) else None
 
     def written(self, spread: Spread | None, seeds: int, *, sign: str = "") -> str:
         """Writes a figure over seeds.
@@ -42,9 +43,7 @@ class Figure:
         """
         if spread is None:
             return "-"
-        mean, deviation = self.scale * spread.mean, self.scale * spread.deviation
-        text = f"{mean:{sign}.{self.digits}f}"
-        return f"{text} ± {deviation:.{self.digits}f}" if seeds > 1 else text
+        return spread.written(seeds, scale=self.scale, digits=self.digits, sign=sign)
 
 
 def _last_loss(record: Record) -> float | None:

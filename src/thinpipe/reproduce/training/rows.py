@@ -30,6 +30,18 @@ class Spread:
             return None
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
+    def written(self, seeds: int, *, scale: float = 100.0, digits: int = 2, sign: str = "") -> str:
+        """Writes the mean, with its deviation where there are several seeds.
+
+        Args:
+            seeds: how many.
+            scale: what both are multiplied by (default: 100, for a share in percent).
+            digits: behind the point (default: 2).
+            sign: ``+`` for a difference (default: none).
+        """
+        text = f"{scale * self.mean:{sign}.{digits}f}"
+        return f"{text} ± {scale * self.deviation:.{digits}f}" if seeds > 1 else text
+
 
 @dataclass(frozen=True)
 class Shown:

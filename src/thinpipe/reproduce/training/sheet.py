@@ -85,9 +85,7 @@ def bottlenecks(each: Shown) -> str:
 
 def percent(spread: Spread | None, seeds: int) -> str:
     """Writes a share in percent, with its deviation where there are several seeds."""
-    if spread is None:
-        return "-"
-    return f"{100 * spread.mean:.2f}" + (f" ± {100 * spread.deviation:.2f}" if seeds > 1 else "")
+    return "-" if spread is None else spread.written(seeds)
 
 
 def figure(value: float | None, form: str = "{:.4g}") -> str:

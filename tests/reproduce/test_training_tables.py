@@ -263,6 +263,18 @@ def test_a_row_that_was_trained_otherwise_is_kept_unless_it_is_asked_for_again(t
     assert len(said_by(reproduce(*words, 1, "--again"))["rows"][0]["samples"]["accuracy"]) == 1
 
 
+def test_a_record_of_a_version_whose_recipes_had_fewer_fields_is_still_the_rows(tmp_path):
+    words = ("sortquant-cifar10", "--tiny", "--rows", "none", "--epochs", 1, "--output", tmp_path)
+    assert reproduce(*words).exit_code == 0
+    path = tmp_path / "sortquant-cifar10/none-seed0.json"
+    record = json.loads(path.read_text())
+    assert record["settings"]["recipe"].pop("last_batch") == "keep"
+    path.write_text(json.dumps(record))
+    assert reproduce(*words).exit_code == 0 and json.loads(path.read_text()) == record, "it was trained again"
+    refused = reproduce(*words, "--set", "last_batch=drop")
+    assert refused.exit_code == 1 and "last_batch=keep, and it is drop now" in " ".join(refused.output.split())
+
+
 def test_a_row_that_another_process_trains_is_left_to_it(tmp_path):
     words = ("sortquant-food101", "--tiny", "--rows", "none,had4", "--epochs", 1, "--output", tmp_path, "--json")
     place = tmp_path / "runs" / "sortquant-food101" / "none-seed0"
@@ -405,7 +417,7 @@ def test_a_table_that_there_is_not_is_answered_with_the_nearest():
     [
         (("--rows", "zip*"), "no row matches 'zip*'; there are none, sort12+4"),
         (("--seeds", "one"), "--seeds are whole numbers, as 0,1,2; got 'one'"),
-        (("--cut", "middle"), "there is no cut 'middle'; use documents, pooled or both"),
+        (("--cut", "middle"), "there is no cut 'middle'; use documents, pooled, after-relu or both"),
         (("--device", "abacus"), "there is no device 'abacus'"),
         (("--data-dir", "."), "--tiny has data and models of its own"),
         (("--set", "momentm=1"), "a recipe has no field 'momentm'; did you mean momentum?"),

@@ -287,6 +287,19 @@ def test_an_epoch_has_every_sample_once_and_a_step_always_the_same_ones(rows, ba
     assert sum(len(targets) for _, targets in found.evaluation()) == rows
 
 
+def test_a_last_batch_that_is_not_full_can_be_dropped():
+    recipe = resolved("digits", {"batch": 4, "last_batch": "drop"})
+    samples = Samples(torch.arange(10.0), torch.arange(10))
+    found = Data.of(recipe, samples, samples)
+    assert found.steps_per_epoch == 2
+    for epoch in range(3):
+        seen = torch.cat([found.batch(2 * epoch + k)[1] for k in range(2)])
+        assert len(seen) == len(set(seen.tolist())) == 8 and found.epoch(2 * epoch + 1) == epoch
+    assert sum(len(targets) for _, targets in found.evaluation()) == 10, "a test leaves nothing out"
+    with pytest.raises(RecipeError, match="leaves nothing to train on: a batch is 4 samples, and there are 3"):
+        Data.of(recipe, samples.first(3), samples)
+
+
 def test_epochs_have_orders_of_their_own():
     samples = data(resolved("digits"))
     first = torch.cat([samples.batch(step)[1] for step in range(samples.steps_per_epoch)])

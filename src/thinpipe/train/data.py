@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from thinpipe.train.recipe import Recipe
+from thinpipe.train.recipe import Recipe, RecipeError
 
 _CPU = torch.device("cpu")
 _MOST = 0.25
@@ -90,6 +90,7 @@ class Data:
         seed: of the orders.
         prepare: makes a batch of rows (default: bytes become numbers of -1 to 1).
         device: where batches are wanted (default: the CPU).
+        drop_last: whether an epoch ends before a batch that would not be full (default: it is trained on, smaller).
     """
 
     train: Samples
@@ -98,12 +99,19 @@ class Data:
     seed: int
     prepare: Prepare = floats
     device: torch.device = _CPU
+    drop_last: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe, train: Samples, test: Samples, prepare: Prepare = floats) -> Data:
         """Deals samples out as the recipe says."""
         train, test = (each.first(recipe.limit) if recipe.limit else each for each in (train, test))
-        return cls(train, test, recipe.batch, recipe.seed, prepare)
+        drop_last = recipe.last_batch == "drop"
+        if drop_last and len(train) < recipe.batch:
+            raise RecipeError(
+                f"last_batch=drop leaves nothing to train on: a batch is {recipe.batch} samples, and there are "
+                f"{len(train)}; use last_batch=keep, or a smaller batch"
+            )
+        return cls(train, test, recipe.batch, recipe.seed, prepare, drop_last=drop_last)
 
     def on(self, device: torch.device | str) -> Data:
         """Returns the same samples with batches made on a device, where augmentation then runs.
@@ -121,8 +129,9 @@ class Data:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches in an epoch; the last one may be smaller."""
-        return -(-len(self.train) // self.batch_size)
+        """The number of batches in an epoch; the last one may be smaller, unless it is dropped."""
+        full, left = divmod(len(self.train), self.batch_size)
+        return full if self.drop_last or not left else full + 1
 
     def epoch(self, step: int) -> int:
         """Tells in which epoch a step is, from 0."""

@@ -3,6 +3,7 @@
 ::
 
     documents     conv, norm | ReLU6, features 1 ... 18       | pool, dropout, linear     1280 x 7 x 7 at the second cut
+    after-relu    conv, norm, ReLU6 | features 1 ... 18       | pool, dropout, linear     the same sizes, from 0 to 6
     pooled        conv, norm | ReLU6, features 1 ... 18, pool |       dropout, linear     1280: 49 times fewer, the same
     two-and-two   features 0, 1 | features 2 ... 17 | feature 18, pool, dropout, linear
     even          thirds of the multiplications
@@ -50,6 +51,7 @@ def _mobilenet_v2_32px(classes: int, dropout: float) -> nn.Sequential:
 _MOBILENET = {
     "pooled": Cut("features_0_2", "classifier_0"),
     "documents": Cut("features_0_2", "avgpool"),
+    "after-relu": Cut("features_1_conv_0_0", "avgpool"),
     "two-and-two": Cut("features_2_conv_0_0", "features_18_0"),
     "even": Cut("features_6_identity", "features_13_identity"),
 }
@@ -62,6 +64,7 @@ NETWORKS: dict[str, Network] = {
         {
             "pooled": Cut("relu", "fc"),
             "documents": Cut("relu", "avgpool"),
+            "after-relu": Cut("maxpool", "avgpool"),
             "two-and-two": Cut("layer1_1_identity", "layer4_1_identity"),
             "even": Cut("layer2_1_identity", "layer3_1_identity"),
         },
@@ -71,6 +74,7 @@ NETWORKS: dict[str, Network] = {
         {
             "pooled": Cut("features_1", "classifier_0"),
             "documents": Cut("features_1", "avgpool"),
+            "after-relu": Cut("features_2", "avgpool"),
             "two-and-two": Cut("features_4", "features_22"),
             "even": Cut("features_9", "features_14"),
         },

@@ -25,7 +25,7 @@ class Recipe:
     Args:
         name: of the recipe, which decides about the kind of model and of data.
         cut: where the model is cut for a client and a server; the recipe lists its cuts.
-        batch: samples in a batch; the last one of an epoch has what is left.
+        batch: samples in a batch.
         epochs: how often every sample is seen.
         lr: the learning rate, the highest that the schedule reaches.
         lr_schedule: what becomes of it after the warm-up: ``constant``, or down to zero by a ``cosine`` or by a
@@ -58,6 +58,8 @@ class Recipe:
         padding: the length of a batch's texts: that of the longest one, ``batch``, or ``full``, the most there may be,
             as the documents had it. Padding is masked: it costs time and bytes and changes nothing else.
         limit: the most samples that are trained on, and tested with; 0 for all, which must then be there.
+        last_batch: of an epoch in training, where the samples do not fill it: ``keep`` it smaller, or ``drop`` it, so
+            that BatchNorm never sees micro-batches of a few samples.
         bottleneck: learned bottlenecks, as ``conv:20k4s4/conv:320``: one for each cut, or one for all of them; ``none``
             for none.
         bottleneck_fit: how many batches bottlenecks are fitted to before the first step, by least squares; 0 to begin
@@ -95,6 +97,7 @@ class Recipe:
     max_length: int = 0
     padding: str = "batch"
     limit: int = 0
+    last_batch: str = "keep"
     bottleneck: str = "none"
     bottleneck_fit: int = 4
     bottleneck_file: str = "none"
@@ -154,6 +157,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "layout": ("channels_first", "channels_last"),
     "augment": ("none", "pad4", "crop"),
     "padding": ("batch", "full"),
+    "last_batch": ("keep", "drop"),
 }
 """The texts that a field can be."""
 

@@ -17,7 +17,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.reproduce.training.ask import Ask, reads_texts
 from thinpipe.reproduce.training.session import Session
 from thinpipe.reproduce.training.show import show
-from thinpipe.reproduce.training.table import CUTS, DOCUMENTS, Row, Table
+from thinpipe.reproduce.training.table import AFTER_RELU, CUTS, DOCUMENTS, Row, Table
 from thinpipe.train import resolved
 from thinpipe.train.command import read_fields
 from thinpipe.train.recipe import RecipeError
@@ -56,7 +56,10 @@ def training_command(table: Table) -> Callable[..., None]:
             typer.Option("--set", metavar="F=V", help="Any field of the recipes, as lr=1e-4; repeat it."),
         ] = None,
         cut: Annotated[
-            str, typer.Option(help="documents; pooled, which sends far less at the second cut; or both.")
+            str,
+            typer.Option(
+                help="documents; pooled, which sends far less at the second cut; both; or, of images, after-relu."
+            ),
         ] = DOCUMENTS,
         data_dir: Annotated[Path | None, typer.Option(help="The folder of data sets (default: the usual places).")] = (
             None
@@ -135,8 +138,8 @@ def _run_folder(given: Path | None, folder: Path | None, output: Path | None) ->
 def _rows(table: Table, cut: str, names: str | None) -> tuple[Row, ...]:
     cuts = CUTS if cut == "both" else tuple(dict.fromkeys(word.strip() for word in cut.split(",")))
     for word in cuts:
-        if word not in CUTS:
-            raise typer.BadParameter(f"there is no cut {word!r:.40}; use {', '.join(CUTS)} or both")
+        if word not in (*CUTS, AFTER_RELU):
+            raise typer.BadParameter(f"there is no cut {word!r:.40}; use {', '.join((*CUTS, AFTER_RELU))} or both")
     found = table.cut_at(cuts)
     if names is None:
         return found

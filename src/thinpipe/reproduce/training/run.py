@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +162,13 @@ def recorded(job: Job, folder: Path) -> Record | None:
     path, now = folder / job.table.name / f"{job.name}.json", job.identity()
     if path.exists():
         record = Record.load(path)
-        difference = _difference(record.settings, now)
+        difference = _difference(_settings(record), now)
         if difference is not None:
             raise RowError(f"{path} was recorded with {difference}; {_AGAIN}")
         return record
     for twin in filter(Path.exists, _twins(job, folder)):
         record = Record.load(twin)
-        if _difference(record.settings, now) is None:
+        if _difference(_settings(record), now) is None:
             own = {"row": job.row.name, "what": job.row.work.label, "series": job.row.series}
             record = replace(
                 record,
@@ -180,6 +180,12 @@ def recorded(job: Job, folder: Path) -> Record | None:
             record.save(folder)
             return record
     return None
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """Reads a record's settings, with defaults for fields that recipes did not have when it was made."""
+    known = {each.name: each.default for each in fields(Recipe) if each.default is not MISSING}
+    return record.settings | {"recipe": known | record.settings["recipe"]}
 
 
 def _twins(job: Job, folder: Path) -> Iterator[Path]:

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeAlias
 from thinpipe.train.per_cut import codecs_in
 
 Measure: TypeAlias = Literal["accuracy", "mcc"]
-DOCUMENTS, POOLED = "documents", "pooled"
+DOCUMENTS, AFTER_RELU, POOLED = "documents", "after-relu", "pooled"
 CUTS = (DOCUMENTS, POOLED)
+"""The cuts that every table has."""
 NONE = "none"
 _BETWEEN = re.compile(r"[/|]")
 

@@ -17,7 +17,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.reproduce.training.ask import Ask, reads_texts
 from thinpipe.reproduce.training.session import Session
 from thinpipe.reproduce.training.show import show
-from thinpipe.reproduce.training.table import AFTER_RELU, CUTS, DOCUMENTS, Row, Table
+from thinpipe.reproduce.training.table import CUTS, DOCUMENTS, EVERY_CUT, Row, Table
 from thinpipe.train import resolved
 from thinpipe.train.command import read_fields
 from thinpipe.train.recipe import RecipeError
@@ -138,8 +138,8 @@ def _run_folder(given: Path | None, folder: Path | None, output: Path | None) ->
 def _rows(table: Table, cut: str, names: str | None) -> tuple[Row, ...]:
     cuts = CUTS if cut == "both" else tuple(dict.fromkeys(word.strip() for word in cut.split(",")))
     for word in cuts:
-        if word not in (*CUTS, AFTER_RELU):
-            raise typer.BadParameter(f"there is no cut {word!r:.40}; use {', '.join((*CUTS, AFTER_RELU))} or both")
+        if word not in EVERY_CUT:
+            raise typer.BadParameter(f"there is no cut {word!r:.40}; use {', '.join(EVERY_CUT)} or both")
     found = table.cut_at(cuts)
     if names is None:
         return found

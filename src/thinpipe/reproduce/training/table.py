@@ -19,6 +19,7 @@ Measure: TypeAlias = Literal["accuracy", "mcc"]
 DOCUMENTS, AFTER_RELU, POOLED = "documents", "after-relu", "pooled"
 CUTS = (DOCUMENTS, POOLED)
 """The cuts that every table has."""
+EVERY_CUT = (*CUTS, AFTER_RELU)
 NONE = "none"
 _BETWEEN = re.compile(r"[/|]")
 

@@ -369,9 +369,8 @@ def runs_of(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Groups records by how and where they were made."""
     runs: dict[str, list[Record]] = {}
     for record in records:
-        commit = f" at {record.commit}" if record.commit else ""
         environment = "".join(f"{name}={value} " for name, value in record.settings.get("environment", {}).items())
-        run = f"`{environment}{record.command}`{commit}, on {_machine(record.machine)}"
+        run = f"`{environment}{record.command}` {record.origin}, on {_machine(record.machine)}"
         runs.setdefault(run, []).append(record)
     return runs
 

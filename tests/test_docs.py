@@ -276,6 +276,26 @@ def test_the_page_of_commands_is_current(tmp_path):
     assert page.read_text() == (ROOT / "docs/cli.md").read_text(), "run: make docs"
 
 
+FOLDER = re.compile(r"(?<![\w.)/])/(?:tmp|root|home|work|mnt|Users)\b")
+"""A folder of the machine that something ran on."""
+
+
+def test_no_page_and_no_record_names_a_folder_of_the_machine_that_it_ran_on():
+    results = [path for path in (ROOT / "results").rglob("*") if path.suffix in {".json", ".log", ".md"}]
+    assert len(results) > 300
+    assert not [
+        str(path.relative_to(ROOT))
+        for path in (*PAGES, ROOT / "CHANGELOG.md", *results)
+        if FOLDER.search(path.read_text())
+    ]
+
+
+def test_commands_in_records_can_be_typed_anywhere():
+    for path in (ROOT / "results").rglob("*.json"):
+        words = shlex.split(json.loads(path.read_text())["command"])
+        assert words[0] == "thinpipe" and not [word for word in words if word.rpartition("=")[2].startswith("/")], path
+
+
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

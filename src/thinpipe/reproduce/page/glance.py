@@ -68,7 +68,8 @@ def _on_another_device(columns: Mapping[str, Mapping[str, _Cell]]) -> Iterator[s
             base = next((each for each in beside if each.row.codec == NONE and each.row.learned is None), shown)
             ours, bare = (sorted({str(record.settings["device"]) for record in each.records}) for each in (shown, base))
             if ours != bare:
-                yield f"- {label}: `{codec}` was trained on {', '.join(ours)}, the row without a codec on {', '.join(bare)}."
+                there = f"the row without a codec on {', '.join(bare)}"
+                yield f"- {label}: `{codec}` was trained on {', '.join(ours)}, {there}."
 
 
 def _is_plain(each: Shown) -> bool:

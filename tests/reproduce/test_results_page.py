@@ -193,6 +193,24 @@ def test_without_records_the_page_says_how_they_are_made(tmp_path):
     assert not list((tmp_path / "img").iterdir()) and "##" not in text
 
 
+def test_rows_that_were_not_trained_at_published_settings_are_said_to_be_so(tmp_path):
+    shorter = "**No row of ours has Epipe's settings.**"
+    save(tmp_path, record("sortquant-cifar10", "none", 0, 0.9, epochs=10))
+    assert shorter in page(tmp_path, tmp_path / "docs")
+    save(tmp_path, record("sortquant-cifar10", "none", 1, 0.9))
+    assert shorter not in page(tmp_path, tmp_path / "docs")
+
+
+def test_a_row_that_was_trained_elsewhere_than_none_is_named_at_a_glance(tmp_path):
+    for table in ("sortquant-cifar10", "sortquant-cola"):
+        save(tmp_path, record(table, "none", 0, 0.5), record(table, "had4", 0, 0.5))
+    assert "the row without a codec on" not in page(tmp_path, tmp_path / "docs")
+    save(tmp_path, record("sortquant-cola", "had4", 0, 0.5, device="cpu"))
+    said = "- CoLA: `had:4` was trained on cpu, the row without a codec on cuda."
+    text = page(tmp_path, tmp_path / "docs")
+    assert said in text and text.count("the row without a codec on") == 1
+
+
 def test_rows_and_tables_that_were_not_run_are_counted_and_named(tmp_path):
     save(tmp_path, record("sortquant-cifar100", "none", 0, 0.8), record("sortquant-cifar100", "had4", 0, 0.79))
     text = page(tmp_path, tmp_path / "docs")

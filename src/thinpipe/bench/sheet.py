@@ -78,7 +78,7 @@ def _one_device(records: Sequence[Record]) -> Iterator[str]:
     if rows:
         yield (
             f"{', '.join(rows)}: all stages on one device, where the published figure is a sum of the peaks of as many "
-            "devices as stages. Those peaks need not come at the same time, which makes ours the smaller one."
+            "devices as stages. Those peaks need not come at the same time, so ours may be less for that alone."
         )
 
 

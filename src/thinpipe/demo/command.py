@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thinpipe.bench.options import kept
 from thinpipe.codecs import DEFAULT, codec
 from thinpipe.demo.compare import NONE, RECIPE, Demo, Trained
 from thinpipe.demo.record import record_of
@@ -65,7 +66,8 @@ def demo_command(
     console.print(f"\nreport: {page}", soft_wrap=True)
     if record is not None:
         for each in done:
-            console.print(f"recorded in {record_of(each, done, demo).save(record)}", soft_wrap=True)
+            made = kept(record_of(each, done, demo), output=record, tiny=False)
+            console.print(f"recorded in {made.path(record)}", soft_wrap=True)
     if json:
         runs = {each.codec: each.figures.to_json() | {"run": str(each.path)} for each in done}
         typer.echo(javascript.dumps({"report": str(page), "bandwidth": bandwidth, "runs": runs}))

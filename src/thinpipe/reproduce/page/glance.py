@@ -57,7 +57,7 @@ def glance(tables: Sequence[tuple[Table, list[Shown]]]) -> Iterator[str]:
         "leftmost data set that the codec was trained on."
     )
     yield from _on_another_device(used)
-    yield "- Mean and standard deviation over seeds, both rows trained for as long, by autocast in bfloat16."
+    yield "- Mean and standard deviation over seeds; both rows were trained for as long."
     yield "- Trained for, trained with: epochs and samples, of those that Epipe had.\n"
 
 

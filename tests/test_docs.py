@@ -17,8 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from thinpipe.cli import app
+from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.train.recipe import field_names
-from thinpipe.train.recipes import RECIPES
+from thinpipe.train.recipes import RECIPES, resolved
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -276,6 +277,26 @@ def test_the_page_of_commands_is_current(tmp_path):
     assert page.read_text() == (ROOT / "docs/cli.md").read_text(), "run: make docs"
 
 
+FOLDER = re.compile(r"(?<![\w.)/])/(?:tmp|root|home|work|mnt|Users)\b")
+"""A folder of the machine that something ran on."""
+
+
+def test_no_page_and_no_record_names_a_folder_of_the_machine_that_it_ran_on():
+    results = [path for path in (ROOT / "results").rglob("*") if path.suffix in {".json", ".log", ".md"}]
+    assert len(results) > 300
+    assert not [
+        str(path.relative_to(ROOT))
+        for path in (*PAGES, ROOT / "CHANGELOG.md", *results)
+        if FOLDER.search(path.read_text())
+    ]
+
+
+def test_commands_in_records_can_be_typed_anywhere():
+    for path in (ROOT / "results").rglob("*.json"):
+        words = shlex.split(json.loads(path.read_text())["command"])
+        assert words[0] == "thinpipe" and not [word for word in words if word.rpartition("=")[2].startswith("/")], path
+
+
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
@@ -328,14 +349,23 @@ def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
     readme = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(
         r"([\d.]+)% without a codec, \*\*([\d.]+)% with `wave:2`.* and ([\d.]+)% with `wave:0.6`.* "
-        r"has ([\d.]+)% in a quarter and ([\d.]+)% in an eighth",
+        r"for (\d+) epochs of (\d+), with one grid for (\d+) images instead of (\d+), and a momentum of ([\d.]+): "
+        r"([\d.]+)% in a quarter and ([\d.]+)% in an eighth.* published ([\d.]+)% and ([\d.]+)%",
         readme,
     ).groups()
-    for row, figure in zip(("none", "wave2", "wave0.6", "sort6+2", "sort3+1"), said, strict=True):
+    settings, published = said[3:8], said[10:]
+    rows = {row.name: row.published.value for row in TABLES["sortquant-cifar10"].rows}
+    assert published == tuple(f"{100 * rows[row]:.1f}" for row in ("sort6+2", "sort3+1"))
+    theirs = resolved("cifar10-finetune", TABLES["sortquant-cifar10"].works[0].changes)
+    for row, figure in zip(("none", "wave2", "wave0.6", "sort6+2", "sort3+1"), (*said[:3], *said[8:10]), strict=True):
         files = [ROOT / f"results/sortquant-cifar10/{row}-seed{seed}.json" for seed in range(3)]
         mean = sum(json.loads(file.read_text())["accuracy"] for file in files) / 3
         digits = len(figure.partition(".")[2])
         assert figure == f"{100 * mean:.{digits}f}", row
+        for file in files:
+            ours = json.loads(file.read_text())["settings"]["recipe"]
+            grids = (f"{recipe['batch'] // recipe['chunks']}" for recipe in (ours, theirs.to_json()))
+            assert settings == (f"{ours['epochs']}", f"{theirs.epochs}", *grids, f"{ours['momentum']:g}")
 
 
 def test_what_bottlenecks_under_a_codec_come_to_is_recorded():
@@ -352,3 +382,37 @@ def test_what_bottlenecks_under_a_codec_come_to_is_recorded():
     alone, *packed = (json.loads((cifar10 / f"{row}-seed0.json").read_text())["accuracy"] for row in rows)
     costs = [f"{100 * (alone - accuracy):.2f}" for accuracy in packed]
     assert "`had:4` costs {} points, `wave:2` {} and `wave:4` {}.".format(*costs) in page
+    second = json.loads((cifar10 / "conv20k3s3-conv360-wave4-seed1.json").read_text())["accuracy"]
+    assert f"came to {100 * second:.2f}: {100 * (alone - second):.2f} points less than seed 0 without it" in page
+    rows = ("conv32k4s4+16-conv360+100-wave4", "wave0.15")
+    found = (json.loads((cifar10 / f"{row}-seed0.json").read_text())["accuracy"] for row in rows)
+    assert "under `wave:4` has {:.2f}%, and `wave:0.15` alone {:.2f}%".format(*(100 * each for each in found)) in page
+
+
+def test_how_fast_the_readme_says_that_kernels_pack_is_recorded():
+    record = json.loads((ROOT / "results/codecs/speed.json").read_text())
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    slowest, fastest = (record[f"{spec} encode"] for spec in ("wave:4", "block:4"))
+    assert f"kernels pack {slowest:.1f} (`wave:4`) to {fastest:.0f} GB/s (`block:4`) on two cores" in readme
+
+
+def test_what_recomputation_costs_is_recorded():
+    rates = {
+        row: json.loads((ROOT / f"results/unet-speed/{row}.json").read_text())["throughput"]
+        for row in ("baseline", "pipeline-1", "pipeline-1-cheap")
+    }
+    page = " ".join((ROOT / "docs/pipelines.md").read_text().split())
+    whole, cheap = (rates[row] / rates["baseline"] for row in ("pipeline-1", "pipeline-1-cheap"))
+    assert f"at {whole:.2f} of its speed without a pipe, and so at {cheap:.2f}" in page
+
+
+def test_what_a_lossless_stage_saves_is_recorded():
+    bits, saved = [], []
+    for file in (ROOT / "results/codecs").glob("m*.json"):
+        record = json.loads(file.read_text())
+        for spec in ("block:4", "had:4"):
+            bits.append(record[f"{spec}|zstd bits"])
+            saved.append(1 - bits[-1] / record[f"{spec} bits"])
+    page = " ".join((ROOT / "docs/codecs.md").read_text().split())
+    assert f"the same error takes {min(bits):.1f} to {max(bits):.1f} bits" in page
+    assert (f"{min(saved):.1f}", f"{max(saved):.1f}") == ("0.1", "0.9") and "shrink by a tenth to nine tenths" in page

@@ -87,13 +87,13 @@ def test_a_device_that_there_is_not_is_refused():
     assert "nonsense" in bench("codecs", "--device", "nonsense", "--tiny", fails=True)
 
 
-def test_a_record_names_files_and_not_the_folders_of_a_machine(tmp_path):
+def test_a_record_names_no_folders_of_its_machine(tmp_path):
     pytest.importorskip("safetensors")
     save(tmp_path / "mine", {"x": {"activation": torch.ones(40)}}, "a test")
     words = ["codecs", "--tensors", str(tmp_path / "mine"), "--tiny", "--specs=none", f"--output={tmp_path / 'there'}"]
     subprocess.run([sys.executable, "-m", "thinpipe", "bench", *words], check=True, capture_output=True, timeout=100)
     record = Record.load(tmp_path / "there" / "codecs" / "x-activation.json")
-    assert record.command == "thinpipe bench codecs --tensors mine --tiny --specs=none --output=there"
+    assert record.command == "thinpipe bench codecs --tensors TENSORS --tiny --specs=none --output=OUTPUT"
 
 
 def test_an_unknown_codec_is_pointed_at():

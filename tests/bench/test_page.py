@@ -1,6 +1,7 @@
 """The page is written from what commands recorded, and from nothing else."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,8 +11,12 @@ from typer.testing import CliRunner
 from thinpipe.bench.catalogue_page import fill_catalogue
 from thinpipe.bench.page import SECTIONS
 from thinpipe.bench.record import Machine, Record
+from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY
+from thinpipe.bench.sheet import memory_sheet
 from thinpipe.bench.svg import bar_chart, line_chart
+from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.cli import app
+from thinpipe.reproduce.two_machines.sheet import documents_sheet
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,7 +39,7 @@ def test_the_page_shows_what_was_recorded(tmp_path):
     record = Record.load(results / "unet-speed" / "pipeline-1.json")
     assert f"{record.results['throughput']:.3f}" in page and "0.858x" in page
     assert page.count("No results are recorded") == len(SECTIONS) - 4
-    for target in re.findall(r"\]\(([^)]+)\)", page):
+    for target in re.findall(r"\]\((?!https:)([^)]+)\)", page):
         assert (docs / target).exists(), target
     pictures = sorted(picture.name for picture in (docs / "img").iterdir())
     assert pictures == ["amoebanet-speed-cores.svg", "unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
@@ -50,6 +55,36 @@ def test_what_records_do_not_tell_stands_under_their_table(tmp_path):
     run("page", "--results", results, "--docs", docs)
     page = (docs / "benchmarks.md").read_text()
     assert "- The machine was busy.\n- It was hot.\n" in page
+
+
+def recorded(bench):
+    return [Record.load(path) for path in sorted((ROOT / "results" / bench).glob("*.json"))]
+
+
+def test_ratios_within_one_round_are_not_called_medians():
+    once = recorded("pipeline-vs-dp")
+    assert any("in one round, so a ratio has the noise of two" in note for note in versus_sheet(once).notes)
+    thrice = [replace(each, samples={name: times * 3 for name, times in each.samples.items()}) for each in once]
+    assert any("medians of ratios within 3 rounds" in note for note in versus_sheet(thrice).notes)
+
+
+def test_a_computation_that_took_longer_than_its_batch_is_called_rough():
+    records = recorded("two-machines")
+    wrong = [each for each in records if each.results["total_s"] < each.results["computation_s"]]
+    right = [each for each in records if each not in wrong]
+    rough = f"longer than the whole batch of {len(wrong)} rows: it and the average are rough"
+    assert wrong and any(rough in note for note in documents_sheet(records).notes)
+    assert not any("rough" in note for note in documents_sheet(right).notes)
+
+
+def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():
+    said = {
+        table.bench: " ".join(memory_sheet(table, recorded(table.bench)).notes)
+        for table in (UNET_MEMORY, AMOEBANET_MEMORY)
+    }
+    for notes in said.values():
+        assert "pipeline-8: all stages on one device" in notes and "expandable segments" in notes
+    assert ["the column has their sum" in notes for notes in said.values()] == [False, True]
 
 
 def test_a_page_without_results_says_so(tmp_path):

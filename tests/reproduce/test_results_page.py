@@ -140,7 +140,8 @@ def test_codecs_of_several_data_sets_are_shown_at_a_glance(tmp_path):
     assert lines[0] == ["codec, both ways", "of float32", "CIFAR-10", "CoLA"]
     # What one data set alone was trained with, another cut and bottlenecks are in the tables below.
     assert [cell.split(" of ")[-1] for cell in lines[2] if cell.endswith("epochs")] == ["40 epochs", "20 epochs"]
-    assert lines[3:] == [
+    assert lines[3][2:] == ["50,000 samples", "8,551 samples"]
+    assert lines[4:] == [
         ["`had:4`", "0.1300", "-2.00 ± 1.41", "-1.00 (1 seed)"],
         ["`uniform:8`", "0.2500", "-46.00 (1 seed)", "-5.00 (1 seed)"],
     ]
@@ -165,11 +166,8 @@ def test_what_was_trained_is_on_the_page_and_a_change_of_it_makes_the_page_stale
     assert line["to none"] == f"{100 * (found['had4']['accuracy'] - found['none']['accuracy']):+.2f} (1 seed)"
     assert line["of float32"] == f"{found['had4']['float32_ratio']:.4f}"
     assert line["kB a sample"] == f"{found['had4']['bytes_per_sample'] / 1000:.1f}"
-    assert (
-        "stand-in: a small network on handwritten digits" in text
-        and "All rows: epochs 1 (the documents had 40)" in text
-    )
-    for target in re.findall(r"\]\(([^)]+)\)", text):
+    assert "stand-in: a small network on handwritten digits" in text and "All rows: epochs 1 (published: 40)" in text
+    for target in re.findall(r"\]\((?!https:)([^)]+)\)", text):
         assert target.startswith("benchmarks.md") or (docs / target).exists(), target
     pictures = sorted(path.name for path in (docs / "img").iterdir())
     assert pictures == ["results-frontier.svg", "results-sortquant-cifar10.svg"]
@@ -193,6 +191,24 @@ def test_without_records_the_page_says_how_they_are_made(tmp_path):
     for said in (result.output, text):
         assert "No table has been trained: `thinpipe reproduce TABLE` trains one" in said
     assert not list((tmp_path / "img").iterdir()) and "##" not in text
+
+
+def test_rows_that_were_not_trained_at_published_settings_are_said_to_be_so(tmp_path):
+    shorter = "**No row of ours has Epipe's settings.**"
+    save(tmp_path, record("sortquant-cifar10", "none", 0, 0.9, epochs=10))
+    assert shorter in page(tmp_path, tmp_path / "docs")
+    save(tmp_path, record("sortquant-cifar10", "none", 1, 0.9))
+    assert shorter not in page(tmp_path, tmp_path / "docs")
+
+
+def test_a_row_that_was_trained_elsewhere_than_none_is_named_at_a_glance(tmp_path):
+    for table in ("sortquant-cifar10", "sortquant-cola"):
+        save(tmp_path, record(table, "none", 0, 0.5), record(table, "had4", 0, 0.5))
+    assert "the row without a codec on" not in page(tmp_path, tmp_path / "docs")
+    save(tmp_path, record("sortquant-cola", "had4", 0, 0.5, device="cpu"))
+    said = "- CoLA: `had:4` was trained on cpu, the row without a codec on cuda."
+    text = page(tmp_path, tmp_path / "docs")
+    assert said in text and text.count("the row without a codec on") == 1
 
 
 def test_rows_and_tables_that_were_not_run_are_counted_and_named(tmp_path):
@@ -255,9 +271,9 @@ def test_trainings_that_differ_in_more_than_codecs_are_not_compared(tmp_path):
     text = page(tmp_path, tmp_path / "docs")
     differences = {name: line_of(text, name)["to none"] for name in ("had4", "had2", "block4")}
     assert differences == {"had4": "-", "had2": "-", "block4": "-10.00 (1 seed)"}
-    assert "- had4: epochs 20 (the documents had 40); 50,000 samples" in text
+    assert "- had4: epochs 20 (published: 40); 50,000 samples" in text
     assert "- none, block4: epochs 40; 50,000 samples to train on, 10,000 to test with; batch 256; micro-" in text
-    assert "- had2: epochs 40; 1,000 samples" in text and "where the documents had 50,000 and 10,000" in text
+    assert "- had2: epochs 40; 1,000 samples" in text and "where Epipe had 50,000 and 10,000" in text
 
 
 def test_where_weights_lie_and_settings_that_are_younger_than_a_record_are_no_difference(tmp_path):
@@ -293,7 +309,7 @@ def test_a_correlation_is_shown_with_its_best_epoch_and_an_accuracy_is_not(tmp_p
     lines = [line for line in text.splitlines() if line.startswith("| row")]
     rte, cola = sorted(lines, key=lambda line: "best epoch" in line)
     assert "accuracy, %" in rte and "MCC x 100" in cola and "best epoch" not in rte
-    assert "| 28.00 |" in text and "| 29.00 |" in text and "63.40 to 64.50" in text
+    assert "| 28.00 |" in text and "| 29.00 |" in text and "64.50 ± 0.80" in text
     assert "## Sort quantization, RoBERTa-base on CoLA (stand-in: little, not RoBERTa-base)" in text
 
 
@@ -374,7 +390,7 @@ def test_the_documents_figures_are_hollow_and_ours_have_bars(pictures):
     rows = TABLES["sortquant-cifar10"].rows
     hollow = [each for each in root if each.get("fill") == "none" and each.tag in (f"{SVG}path", f"{SVG}circle")]
     theirs = [row for row in rows if row.published.value is not None]
-    keys = sum(", documents" in (text.text or "") for text in root.iter(f"{SVG}text"))
+    keys = sum(", published" in (text.text or "") for text in root.iter(f"{SVG}text"))
     assert len([each for each in hollow if each.get("stroke", "").startswith("#")]) == len(theirs) + keys
     bars = [path for path in root.iter(f"{SVG}path") if path.get("stroke-opacity") and " V" in path.get("d")]
     shown = [row for row in rows if row.codec != "sort:3+1"]

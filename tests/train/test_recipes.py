@@ -258,6 +258,21 @@ def test_at_224_pixels_the_pooled_cut_sends_49_times_fewer_numbers_and_the_first
     assert shapes["documents"].numel() == 49 * shapes["pooled"].numel()
 
 
+@pytest.mark.parametrize("name", ["digits", "two-machines"])
+def test_a_cut_after_the_pooling_computes_what_one_before_it_does(name):
+    given = (
+        torch.randn(2, *middle_example(resolved("digits")).shape[1:])
+        if name == "digits"
+        else torch.randn(2, 32, 32, 32)
+    )
+    found = []
+    for cut in ("documents", "pooled"):
+        three = parts(resolved(name, {"cut": cut, "seed": 3}))
+        torch.manual_seed(0)
+        found.append(three.last.eval()(three.middle.eval()(given)))
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_the_digits_are_learned_in_seconds():
     recipe = resolved("digits")
     model, samples = whole(recipe), data(recipe)

@@ -13,10 +13,7 @@ encode    GB of the float32 tensor a second, to the packet; decode from it. Both
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -185,15 +182,8 @@ def _record(
     settings: dict[str, Any],
     notes: Sequence[str],
 ) -> Record:
-    """Writes six digits, which is more than was measured, and folders by their names alone."""
+    """Writes six digits, which is more than was measured."""
     short = {name: None if value is None else float(f"{value:.6g}") for name, value in results.items()}
     seconds = {name: [float(f"{value:.4g}") for value in values] for name, values in samples.seconds.items()}
     machine = Machine.current("zstandard", "bitsandbytes")
-    words = [_without_folders(word) for word in sys.argv[1:]]
-    command = shlex.join(["thinpipe", *words])
-    return Record(BENCH, short, seconds, settings, machine, row, notes=list(notes), command=command)
-
-
-def _without_folders(word: str) -> str:
-    option, equals, value = word.rpartition("=")
-    return f"{option}{equals}{Path(value).name}" if Path(value).is_absolute() else word
+    return Record(BENCH, short, seconds, settings, machine, row, notes=list(notes))

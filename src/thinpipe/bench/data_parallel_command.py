@@ -26,7 +26,7 @@ def data_parallel_command(
         typer.Option(
             min=1,
             help="Rows of the batch of each process (default: 16 of MobileNetV2, 4 of VGG13 and of RoBERTa; on a GPU "
-            "the documents' 64, 64 and 16).",
+            "Epipe's 64, 64 and 16).",
         ),
     ] = None,
     pixels: Pixels = 224,

@@ -1,4 +1,4 @@
-"""Shows where the time of a data parallel step goes, and what the documents' timers made of theirs."""
+"""Shows where the time of a data parallel step goes, and what Epipe's timers made of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thinpipe.bench.shapes import ROBERTA, VGG
 from thinpipe.bench.sheet import Sheet, notes_of
 
 _HEADS = ["row", "optimizer", "step", "data", "forward", "backward", "all-reduce", "by itself", "update", "sum/step"]
-_HEADS += ["timers", "documents"]
+_HEADS += ["timers", "published"]
 
 
 def data_parallel_sheet(records: Sequence[Record]) -> Sheet:
@@ -29,10 +29,11 @@ def data_parallel_sheet(records: Sequence[Record]) -> Sheet:
     notes = [
         "Ms, medians over rounds in which all took turns. Step: as anybody takes it, waiting for nothing. Its parts: "
         "all ranks wait for each other, and for the GPU if there is one, at both ends; sum/step tells if they agree.",
-        "Backward: without any exchange (no_sync). All-reduce: what it adds to that; by itself: the same buckets with "
-        "nothing else to do. What is hidden under the backward is the one less the other.",
-        "Timers: data and backward of the same step by a clock that is read where the documents read theirs. "
-        "Documents: step, data and backward in the report that this project began with, on as many GPUs. Their data "
+        "Backward: without an exchange of gradients (no_sync). All-reduce: how much longer backward takes with the "
+        "exchange; it can be negative where that is less than the noise of two measurements. By itself: the exchange "
+        "of the same buckets while nothing computes. Their difference is what the backward hides.",
+        "Timers: data and backward of the same step by a clock that is read where Epipe's timers read theirs. "
+        'Published: step, data and backward in Epipe\'s "speed and acc", on as many GPUs. Their data '
         "time is the wait for a batch, no gradients; their backward time has in it the all-reduce and the optimizer, "
         "and on a GPU whatever of the forward is still queued. On a CPU nothing is queued.",
         *(_answer(record) for record in records),
@@ -81,7 +82,7 @@ def _answer(record: Record) -> str:
 
 
 def documents_say() -> list[str]:
-    """Recalculates the documents' conclusion, that AdamW is why RoBERTa is slow, from their own tables."""
+    """Recalculates Epipe's conclusion, that AdamW is why RoBERTa is slow, from its own tables."""
 
     def more(model: str, of: str, devices: int) -> float:
         adamw, sgd = (_found(model, optimizer, devices) for optimizer in ("adamw", "sgd"))
@@ -94,12 +95,12 @@ def documents_say() -> list[str]:
     slower = {of: growth("adamw", of) for of in ("step", "data", "backward")}
     slower_sgd = {of: growth("sgd", of) for of in slower}
     return [
-        "The documents find AdamW to be why RoBERTa is slow: with SGD its step on 2 GPUs takes "
-        f"{more(ROBERTA, 'step', 2):.0f} ms less, {more(ROBERTA, 'backward', 2):.0f} of them in what they call "
+        "Epipe's report finds AdamW to be why RoBERTa is slow: with SGD its step on 2 GPUs takes "
+        f"{more(ROBERTA, 'step', 2):.0f} ms less, {more(ROBERTA, 'backward', 2):.0f} of them in what it calls "
         f"backward. But on VGG13, with as many parameters to update, AdamW adds {more(VGG, 'backward', 2):.0f} ms to "
         "it. That timer has the all-reduce, the optimizer and what is queued of the forward in it, and cannot tell "
         "them apart.",
-        "What they set out to explain, that RoBERTa gains little from more GPUs, is there with either optimizer: from "
+        "What it set out to explain, that RoBERTa gains little from more GPUs, is there with either optimizer: from "
         f"2 to 4 GPUs its step grows by {slower['step']:.0f} ms with AdamW and by {slower_sgd['step']:.0f} ms with "
         f"SGD. Of these, {slower['data']:.0f} and {slower_sgd['data']:.0f} are the wait for data, and all that the "
         f"all-reduce and the optimizer can be part of is {slower['backward']:.0f} and {slower_sgd['backward']:.0f}.",

@@ -102,7 +102,7 @@ def heap_sheet(records: Sequence[Record]) -> Sheet:
         lines.append([record.row, str(record.settings["batch"]), cut, *times, f"{found['speedup']:.2f}x", *numbers])
         bars[record.row] = {"speed-up": found["speedup"]}
     notes = [
-        "A step of MobileNetV2 for images of 32 pixels, in one micro-batch, float32, channels_last; cut as in the "
-        "documents. Medians over rounds, in each of which both processes take a step."
+        "A step of MobileNetV2 for images of 32 pixels, in one micro-batch, float32, channels_last; the "
+        "cuts are `documents`. Medians over rounds, in each of which both processes take a step."
     ]
     return Sheet("Memory that is kept", heads, lines, notes + notes_of(records), "speed-up by keeping memory", bars)

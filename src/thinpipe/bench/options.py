@@ -93,7 +93,9 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 def kept(record: Record, *, output: Path | None, tiny: bool) -> Record:
     """Writes a row as soon as it is measured, since a later one may run out of time or memory; returns the row."""
     if output is not None or not tiny:
-        record.save(output or Path("results"))
+        path = record.save(output or Path("results"))
+        if record.is_dirty:
+            typer.echo(f"{path} was measured {record.origin}; commit them and measure again to publish it", err=True)
     return record
 
 

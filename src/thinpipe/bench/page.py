@@ -39,9 +39,11 @@ from thinpipe.train.recipes import RECIPES
 
 _INTRODUCTION = """# Benchmarks
 
-Written by `thinpipe bench page` from the records in `results/`; every figure of ours is one that a command recorded.
-Published figures are torchgpipe's authors', on eight Tesla P40 with PyTorch 1.3: their ratios can be compared with
-ours, their throughput cannot.
+Written by `thinpipe bench page` from the records in `results/`. Unless another source is named, published figures are
+those of [torchgpipe's benchmarks](https://torchgpipe.readthedocs.io/en/stable/benchmarks.html), on eight Tesla P40 with
+PyTorch 1.3: their ratios can be compared with ours, their throughput cannot. The tables of two machines, of pipelines
+and of data parallel training have the figures of [Epipe](https://github.com/timmywanttolearn/gpipe_test), the research
+prototype of 2022 that this project began with: its report on two machines, and its report "speed and acc".
 """
 _CONDITIONS = "README.md"
 """Beside the records of a bench: what they do not tell, as what else their machine was doing."""
@@ -204,9 +206,8 @@ _TWO_MACHINES = (
         "two-machines",
         TITLE,
         _TWO_MACHINES_COMMAND,
-        "A client has the data, the labels, the first and the last layers; a server has the middle. In `documents` "
-        "they are cut as in the documents that this project began with; `pooled` cuts after the pooling, and sends 49 "
-        "times less at the second cut, without loss.",
+        "A client has the data, the labels, the first and the last layers; a server has the middle. The cut "
+        "`documents` is Epipe's, after the first convolution and before the pooling.",
         tuple(two_machines_order()),
         documents_sheet,
         _bars,
@@ -242,7 +243,7 @@ _DATA_PARALLEL = Section(
     "data-parallel",
     "Data parallel, parts of a step",
     "thinpipe bench data-parallel",
-    "`DistributedDataParallel` on the models of the documents, each part of a step timed by itself.",
+    "`DistributedDataParallel` on the models of Epipe's tables, each part of a step timed by itself.",
     tuple(
         f"{model}-{place}"
         for model in ("mobilenetv2", "vgg13", "roberta-base")
@@ -369,9 +370,8 @@ def runs_of(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Groups records by how and where they were made."""
     runs: dict[str, list[Record]] = {}
     for record in records:
-        commit = f" at {record.commit}" if record.commit else ""
         environment = "".join(f"{name}={value} " for name, value in record.settings.get("environment", {}).items())
-        run = f"`{environment}{record.command}`{commit}, on {_machine(record.machine)}"
+        run = f"`{environment}{record.command}` {record.origin}, on {_machine(record.machine)}"
         runs.setdefault(run, []).append(record)
     return runs
 

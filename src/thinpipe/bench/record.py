@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -86,6 +87,38 @@ def _commit() -> str | None:
     return f"{commit}+" if commit and ask("status", "--porcelain", "--untracked-files=no", "..") else commit
 
 
+def typed(words: Sequence[str], here: Path | None = None) -> str:
+    """Writes a command line as a reader can type it: without the folders of the machine that it ran on.
+
+    Args:
+        words: of the command line, the program's name first.
+        here: the folder it ran in (default: the current one). Paths below it are written relative to it, any other
+            absolute path as its option in capitals: ``--data-dir DATA``, ``--set model=MODEL``.
+    """
+    here, before, written = here or Path.cwd(), "", []
+    for word in words:
+        name, equals, value = word.rpartition("=")
+        option = name or (before if before.startswith("--") else "")
+        written.append(f"{name}{equals}{_placeholder(Path(value), option, here)}" if _rooted(value) else word)
+        before = word
+    return shlex.join(written)
+
+
+def without_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Names files and folders among settings without saying where they lie on this machine."""
+    return {name: Path(each).name if _rooted(each) else each for name, each in settings.items()}
+
+
+def _rooted(value: object) -> bool:
+    return isinstance(value, str) and Path(value).is_absolute()
+
+
+def _placeholder(path: Path, option: str, here: Path) -> str:
+    if path.is_relative_to(here):
+        return path.relative_to(here).as_posix()
+    return option.rpartition("=")[2].lstrip("-").removesuffix("-dir").upper() or path.name
+
+
 @dataclass(frozen=True)
 class Record:
     """One run of one benchmark, or of one row of it.
@@ -99,7 +132,7 @@ class Record:
         row: the row of the table (default: the benchmark has none).
         published: figures that others printed for the same row, by the names of the results.
         notes: what a reader of the numbers must know.
-        command: the command line that repeats it.
+        command: the command line that repeats it, as ``typed`` writes it.
         commit: the version of the code, where it is known.
     """
 
@@ -111,7 +144,7 @@ class Record:
     row: str = ""
     published: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    command: str = field(default_factory=lambda: shlex.join(["thinpipe", *sys.argv[1:]]))
+    command: str = field(default_factory=lambda: typed(["thinpipe", *sys.argv[1:]]))
     commit: str | None = field(default_factory=_commit)
 
     def entries(self) -> dict[str, Any]:
@@ -122,6 +155,18 @@ class Record:
     def line(self) -> str:
         """Writes the record as one line of JSON."""
         return json.dumps(self.entries())
+
+    @property
+    def origin(self) -> str:
+        """The code that was run, in words: its commit, and whether files differed from it."""
+        if self.commit is None:
+            return "at a commit that the record does not name"
+        return f"at {self.commit.removesuffix('+')}" + (" with changes that no commit has" if self.is_dirty else "")
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether files differed from the commit."""
+        return self.commit is not None and self.commit.endswith("+")
 
     def path(self, folder: Path) -> Path:
         """Names the file of the record's row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -55,13 +55,36 @@ def memory_sheet(table: Table, records: Sequence[Record]) -> Sheet:
         )
         bars[record.row] = {"ours": ours, "published": published}
     notes = [
-        "Peak memory of two steps, summed over devices; the published figure is what the allocator reserved.",
+        "Peak memory of two steps, reserved by the allocator and summed over devices, ours and published.",
+        *_memory_apart(records),
+        *_one_device(records),
+        *_allocator(records),
         "Model memory: the parameters' bytes times "
         f"{table.copies}, for the gradient and whatever the optimizer keeps of each.",
     ]
     if any(record.settings["gradients_cleared"] for record in records):
         notes.append("Gradients were cleared between the steps, which the published runs did not do.")
     return Sheet(table.title, heads, lines, notes + notes_of(records), "peak memory reserved, GiB", bars)
+
+
+def _memory_apart(records: Sequence[Record]) -> Iterator[str]:
+    if any(record.published.get("activations_gib") for record in records):
+        yield "Published are the memory of the model and that of activations; the column has their sum, made here."
+
+
+def _one_device(records: Sequence[Record]) -> Iterator[str]:
+    """Says where stages shared a device, whose peak is at most the sum of the peaks of several."""
+    rows = [each.row for each in records if len(set(each.settings["devices"])) < len(each.settings["devices"])]
+    if rows:
+        yield (
+            f"{', '.join(rows)}: all stages on one device, where the published figure is a sum of the peaks of as many "
+            "devices as stages. Those peaks need not come at the same time, so ours may be less for that alone."
+        )
+
+
+def _allocator(records: Sequence[Record]) -> Iterator[str]:
+    if any("expandable_segments:True" in str(record.settings.get("environment")) for record in records):
+        yield "Ours ran with the allocator's expandable segments, which published runs did not have."
 
 
 def speed_sheet(table: Table, records: Sequence[Record]) -> Sheet:
@@ -133,9 +156,9 @@ def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
         f"GPipe's; recomputed: {_recomputed(records)}. Published: torchgpipe's authors' speed-up on GPUs.",
         "Ideal, equal: n m / (m + n - 1). Ideal, measured: the least time of GPipe's schedule for the stages as "
         "profiled, recomputation included, with what micro-batches of this size gain or lose on one core. Ideal, at "
-        "once: the same for the stages measured while all of them compute on their cores at the same time, without "
-        "messages, and without the optimizer. The schedule zb may do better: stages compute the gradients of weights "
-        "while others go backward.",
+        "once: the same estimate from times of stages that were measured while all of them computed, each on its core; "
+        "they share the memory's bandwidth. It leaves out messages and the optimizer. The schedule zb may do better: "
+        "stages compute the gradients of weights while others go backward.",
         GROWING,
     ]
     return Sheet(

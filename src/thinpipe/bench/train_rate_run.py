@@ -15,7 +15,7 @@ from rich.console import Console
 
 from thinpipe.bench.devices import gpus, release
 from thinpipe.bench.memory import ENVIRONMENT, peaks
-from thinpipe.bench.record import Machine, Record
+from thinpipe.bench.record import Machine, Record, without_folders
 from thinpipe.bench.sheet import ratio
 from thinpipe.bench.train_rate import BENCH, ONE_DEVICE, Plan, Row
 from thinpipe.errors import ThinpipeError
@@ -188,8 +188,8 @@ def record_of(plan: Plan, row: Row, timed: Timed, alone: Record | None) -> Recor
             "device": plan.device,
             "threads": torch.get_num_threads(),
             "tiny": plan.tiny,
-            # Where samples lie is no part of what is trained.
-            "recipe": {name: value for name, value in recipe.to_json().items() if name != "data_dir"},
+            # Where samples and encoders lie is no part of what is trained.
+            "recipe": without_folders({name: each for name, each in recipe.to_json().items() if name != "data_dir"}),
             "settings": settings.to_json(),
             "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         },

@@ -113,7 +113,7 @@ def table(plain: list[Row], packed: list[Row], codec: str) -> str:
     """Writes both in Markdown, side by side."""
     left = f"left of both | of cut 1 | of cut 2 | of both, `{codec}`"
     lines = [
-        f"| documents | cut 1 | its wire | cut 2 | its wire | {left} |",
+        f"| Epipe's name | cut 1 | its wire | cut 2 | its wire | {left} |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row, also in zip(plain, packed, strict=True):

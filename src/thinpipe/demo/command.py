@@ -12,8 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thinpipe.bench.options import kept
 from thinpipe.codecs import DEFAULT, codec
 from thinpipe.demo.compare import NONE, RECIPE, Demo, Trained
+from thinpipe.demo.record import record_of
 from thinpipe.errors import ThinpipeError
 from thinpipe.links.throttle import parse_rate
 from thinpipe.report.page import write_report
@@ -30,6 +32,9 @@ def demo_command(
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of weights and the order of images.")] = 0,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Gets the runs and the report (default: one in runs).")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Gets a record of each run, in its folder demo (default: none).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Make the last line one JSON object.")] = False,
 ) -> None:
@@ -59,6 +64,10 @@ def demo_command(
     for line in _verdicts(done):
         console.print(line, soft_wrap=True)
     console.print(f"\nreport: {page}", soft_wrap=True)
+    if record is not None:
+        for each in done:
+            made = kept(record_of(each, done, demo), output=record, tiny=False)
+            console.print(f"recorded in {made.path(record)}", soft_wrap=True)
     if json:
         runs = {each.codec: each.figures.to_json() | {"run": str(each.path)} for each in done}
         typer.echo(javascript.dumps({"report": str(page), "bandwidth": bandwidth, "runs": runs}))

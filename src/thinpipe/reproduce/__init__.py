@@ -1,1 +1,1 @@
-"""Tables of the documents that this project began with, measured anew: ``thinpipe reproduce``, a folder for each."""
+"""Tables of Epipe, the prototype that this project began with, measured anew: ``thinpipe reproduce``, a folder each."""

@@ -13,7 +13,7 @@ from thinpipe.reproduce.entries import ENTRIES
 from thinpipe.reproduce.page.command import page_command
 
 reproduce_app = App(
-    help="Measure the documents' tables and plots anew, their figures beside ours.\n\n"
+    help="Measure published tables and plots anew, their figures beside ours: Epipe's and torchgpipe's.\n\n"
     "Example: [bold]thinpipe reproduce sortquant-cifar10 --tiny[/bold]"
 )
 

@@ -51,7 +51,7 @@ ENTRIES = (
         two_machines_command,
         "bytes, bandwidth and time of a batch between a client and a server",
         "thinpipe\\[net]; a GPU for the server, or patience",
-        "10 minutes a link with a GPU and 16 cores; --tiny: half a minute",
+        "estimated: 10 minutes a link with a GPU and 16 cores; --tiny: half a minute",
     ),
     Entry("unet-memory", unet_memory_command, "torchgpipe's: peak memory of U-Nets", _GPUS, _MINUTES),
     Entry("amoebanet-memory", amoebanet_memory_command, "torchgpipe's: peak memory of AmoebaNet-D", _GPUS, _MINUTES),

@@ -159,7 +159,7 @@ TEXT = (
         _defaults("rte", dataset="rte", batch=32, epochs=20, lr=2e-5, warmup=0.1, precision="float32"),
     ),
     _subject(
-        "RoBERTa-base on CoLA, in the documents' own settings",
+        "RoBERTa-base on CoLA, in Epipe's own settings",
         _defaults("cola", batch=32, epochs=20, lr=2e-5, weight_decay=1e-4, **_ADAM),
     ),
     _subject(

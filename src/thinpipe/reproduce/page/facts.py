@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from thinpipe.bench.page import runs_of
 from thinpipe.bench.record import Record
@@ -12,15 +13,6 @@ from thinpipe.reproduce.training.sheet import notes_below
 from thinpipe.reproduce.training.table import DOCUMENTS, Table
 from thinpipe.train import resolved
 
-_MEANING = (
-    "Activations and gradients are packed alike where a row says no more, "
-    "in training and in tests. Of float32: bytes that crossed the cuts, "
-    "both ways and with their headers, over those of the tensors in float32, before any bottleneck. Mean and standard "
-    "deviation over seeds, after the last epoch; kB a sample are those of training.",
-    "To none: what a row has more than `none` with the same seed and recipe, compiled or not and on whatever device, "
-    "in points, mean and standard deviation; where it is of one seed, or where one of the two has others as well, "
-    "it says how many they have in common.",
-)
 _LOSSES = "Last loss: in training, the mean over the last epoch; it and its difference are no points."
 
 
@@ -33,11 +25,19 @@ def facts(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
     """
     yield _missing(table, rows)
     yield from _by_row(rows, _training)
-    yield from _MEANING
     if rows[0].row.work.measure == "mcc":
         yield _LOSSES
     yield from notes_below(table, rows)
     yield from _by_row(rows, _versions)
+
+
+def trained_as_published(each: Shown) -> bool:
+    """Tells whether a record of a row has the published epochs, batch, micro-batches and learning rate."""
+    theirs = resolved(each.row.work.recipe, {**each.row.work.changes, "cut": each.row.cut}).to_json()
+    return any(
+        all(record.settings["recipe"][name] == theirs[name] for name in ("epochs", "batch", "chunks", "lr"))
+        for record in each.records
+    )
 
 
 def commands(rows: Sequence[Shown]) -> Iterator[str]:
@@ -80,13 +80,13 @@ def _by_row(rows: Sequence[Shown], say: Callable[[Shown, Record], str]) -> Itera
 
 def _training(each: Shown, record: Record) -> str:
     results, recipe, work = record.results, record.settings["recipe"], each.row.work
-    documents = resolved(work.recipe, {**work.changes, "cut": each.row.cut})
+    theirs = resolved(work.recipe, {**work.changes, "cut": each.row.cut})
     said = [
-        _beside("epochs", recipe["epochs"], documents.epochs),
+        _beside("epochs", recipe["epochs"], theirs.epochs),
         f"{results['train_rows']:,.0f} samples to train on, {results['test_rows']:,.0f} to test with",
-        _beside("batch", recipe["batch"], documents.batch),
-        _beside("micro-batches", recipe["chunks"], documents.chunks),
-        f"{recipe['optimizer']} at {_beside('lr', recipe['lr'], documents.lr)}, {recipe['lr_schedule']}",
+        _beside("batch", recipe["batch"], theirs.batch),
+        _beside("micro-batches", recipe["chunks"], theirs.chunks),
+        f"{_optimizer(recipe)} at {_beside('lr', recipe['lr'], theirs.lr)}, {recipe['lr_schedule']}",
         recipe["precision"],
     ]
     said += ["compiled"] if record.settings.get("compiled") else []
@@ -97,9 +97,13 @@ def _training(each: Shown, record: Record) -> str:
     return "; ".join(said)
 
 
-def _beside(name: str, ours: float, documents: float) -> str:
-    """Says a number, and the documents' if it is another."""
-    return f"{name} {ours:g}" + ("" if ours == documents else f" (the documents had {documents:g})")
+def _optimizer(recipe: Mapping[str, Any]) -> str:
+    return f"sgd with momentum {recipe['momentum']:g}" if recipe["optimizer"] == "sgd" else str(recipe["optimizer"])
+
+
+def _beside(name: str, ours: float, theirs: float) -> str:
+    """Says a number, and Epipe's if it is another."""
+    return f"{name} {ours:g}" + ("" if ours == theirs else f" (published: {theirs:g})")
 
 
 def _versions(_: Shown, record: Record) -> str:

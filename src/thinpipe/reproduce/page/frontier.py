@@ -32,7 +32,7 @@ _WIDTH, _LEFT, _RIGHT, _BETWEEN = 800, 40, 788, 44
 _TALL, _SHORT = 230, 150
 _DEPTH = 5.0
 """Points that every panel shows: a seed alone makes one of them, which must not fill a panel."""
-_GROUPS: dict[Shape, str] = {"square": "the documents' codecs", "circle": "ours", "diamond": "learned bottlenecks"}
+_GROUPS: dict[Shape, str] = {"square": "Epipe's codecs", "circle": "ours", "diamond": "learned bottlenecks"}
 _BOTTLENECKS = {
     "conv": "alone",
     "linear": "alone",

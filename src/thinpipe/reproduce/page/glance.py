@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from thinpipe.bench.page import line
-from thinpipe.reproduce.page.schedule import epochs
+from thinpipe.reproduce.page.schedule import epochs, samples
 from thinpipe.reproduce.page.table import difference
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import figure
@@ -43,20 +43,37 @@ def glance(tables: Sequence[tuple[Table, list[Shown]]]) -> Iterator[str]:
         return
     heads = ["codec, both ways", "of float32", *used]
     yield "## At a glance\n"
-    yield "What rows have more than `none`, or less, in points of accuracy, or hundredths of Matthews' correlation.\n"
+    yield "Difference to the row without a codec, in points of accuracy; of CoLA, in hundredths of the correlation.\n"
     yield line(heads)
     yield line(["---"] * len(heads))
     yield line(["trained for", "", *(epochs([cell.shown for cell in column.values()]) for column in used.values())])
+    yield line(["trained with", "", *(samples([cell.shown for cell in column.values()]) for column in used.values())])
     for codec in shared:
         cells = [difference(*column[codec]) if codec in column else "" for column in used.values()]
         yield line([f"`{codec}`", figure(_ratio(codec, columns), "{:.4f}"), *cells])
     yield ""
-    yield "- Bytes are those of the first data set that a codec has a figure of. Each table below has its own."
-    yield "- Trained for so many epochs of those that the documents trained for.\n"
+    yield (
+        "- Of float32: bytes that cross the cuts, headers included, over those of the tensors in float32, on the "
+        "leftmost data set that the codec was trained on."
+    )
+    yield from _on_another_device(used)
+    yield "- Mean and standard deviation over seeds; both rows were trained for as long."
+    yield "- Trained for, trained with: epochs and samples, of those that Epipe had.\n"
+
+
+def _on_another_device(columns: Mapping[str, Mapping[str, _Cell]]) -> Iterator[str]:
+    """Says of which cells the row without a codec was trained on another device."""
+    for label, column in columns.items():
+        for codec, (shown, beside) in column.items():
+            base = next((each for each in beside if each.row.codec == NONE and each.row.learned is None), shown)
+            ours, bare = (sorted({str(record.settings["device"]) for record in each.records}) for each in (shown, base))
+            if ours != bare:
+                there = f"the row without a codec on {', '.join(bare)}"
+                yield f"- {label}: `{codec}` was trained on {', '.join(ours)}, {there}."
 
 
 def _is_plain(each: Shown) -> bool:
-    """Tells whether a row is recorded, and has one codec for everything and the documents' cut."""
+    """Tells whether a row is recorded, and has one codec for everything and the cut `documents`."""
     row = each.row
     plain = row.codec != NONE and row.learned is None and row.gradients is None
     return plain and row.cut == DOCUMENTS and bool(each.records)

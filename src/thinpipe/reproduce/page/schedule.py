@@ -1,4 +1,4 @@
-"""How long rows were trained, beside how long the documents trained: what a difference to ``none`` depends on."""
+"""How long rows were trained, beside how long Epipe trained: what a difference to ``none`` depends on."""
 
 from __future__ import annotations
 
@@ -19,3 +19,15 @@ def epochs(rows: Sequence[Shown]) -> str:
     theirs = resolved(work.recipe, work.changes).epochs
     said = " to ".join(f"{count:g}" for count in dict.fromkeys((ours[0], ours[-1])))
     return f"{said} epochs" if ours == [theirs] else f"{said} of {theirs:g} epochs"
+
+
+def samples(rows: Sequence[Shown]) -> str:
+    """Says on how many samples rows of one work were trained, as ``15,000 of 50,000 samples``.
+
+    Args:
+        rows: of one work, some of which are recorded.
+    """
+    ours = sorted({record.results["train_rows"] or 0 for each in rows for record in each.records})
+    theirs, _ = rows[0].row.work.samples
+    said = " to ".join(f"{count:,.0f}" for count in dict.fromkeys((ours[0], ours[-1])))
+    return f"{said} samples" if ours == [theirs] else f"{said} of {theirs:,} samples"

@@ -1,4 +1,4 @@
-"""A table of the page: ours with its difference to ``none``, and the documents' figure beside it."""
+"""A table of the page: ours with its difference to ``none``, and the published figure beside it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
         ("seeds", lambda each: _seeds(each, results)),
         ("to none", lambda each: difference(each, rows)),
         *(_beside_a_correlation(rows) if measure == "mcc" else ()),
-        ("documents", lambda each: published(each.row.published)),
-        ("documents' ratio", lambda each: figure(each.row.published.ratio)),
+        ("published", lambda each: published(each.row.published)),
+        ("published ratio", lambda each: figure(each.row.published.ratio)),
         ("kB a sample", _kilobytes),
     ]
 

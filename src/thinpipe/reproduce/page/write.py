@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from thinpipe.bench.page import conditions_in, line
-from thinpipe.reproduce.page.facts import commands, facts
+from thinpipe.reproduce.page.facts import commands, facts, trained_as_published
 from thinpipe.reproduce.page.frontier import TITLE, frontier
 from thinpipe.reproduce.page.glance import glance
 from thinpipe.reproduce.page.table import cells
@@ -23,10 +23,32 @@ _FRONTIER = f"{_PICTURES}frontier.svg"
 _INTRODUCTION = """# Results
 
 What codecs and learned bottlenecks at the cuts do to accuracy, in training from the first step to the last.
-Written by `thinpipe reproduce page` from the records in `results/`: every figure of ours is one that a command
-recorded, and every seed leads to its record. Beside ours are the figures of the documents that this project began with.
+`thinpipe reproduce page` writes the tables from the records in `results/`, and every seed links to its record.
 What is measured in bytes and seconds alone is on the page of [benchmarks](benchmarks.md), RoBERTa-base in
 [its real size](benchmarks.md#training-cola-end-to-end), with random weights, among it.
+
+Published figures are those of [Epipe](https://github.com/timmywanttolearn/gpipe_test), a research prototype of 2022:
+its main page, its report on reproducing NLP results and training on two machines, and its "Gpipe with compression
+tests". Figures from other pages of its repository (at commit 3eaeaa5) are named below their table.
+"""
+_ELSEWHERE = """\
+**No row of ours has Epipe's settings.** Ours stand below each table, with Epipe's where they differ. Images were
+trained for fewer epochs, and a batch was one micro-batch: `sort` and `uniform` spread one grid over 256 images, where
+Epipe's pipelines had 8 micro-batches of 32. Our SGD has a momentum of 0.9; Epipe's pipelines had none, and summed the
+gradients of micro-batches, so that their step was the learning rate times the number of micro-batches. Epipe computed
+in float32, and its first cut in the tables of sort quantization was after the ReLU6 that is after ours. Compare our
+rows with each other, and published rows with each other: neither says what a codec does at the other's settings.
+"""
+_MEANING = """\
+In the tables a row packs activations and gradients with the same codec, unless it names two, in training and in tests.
+Figures are means and standard deviations over seeds, after the last epoch.
+
+- **of float32**: bytes that crossed the cuts, both ways, headers included, over those of the tensors in float32, before
+  any bottleneck. Without a codec it is 0.5 where we train in bfloat16; Epipe sent float32, which is 1.
+- **to none**: difference to the row `none`, in points, mean and standard deviation over the seeds that both rows have.
+  Their number stands behind it where there is one, or where either row has others as well. Rows are compared whether or
+  not they were trained on the same device, and with compiled stages.
+- **kB a sample**: bytes that crossed the cuts in training, over the samples.
 """
 NOTHING = "No table has been trained: `thinpipe reproduce TABLE` trains one and records its rows in `results/`."
 
@@ -50,6 +72,9 @@ def page_of(results: Path, docs: Path) -> dict[Path, str]:
     """
     tables, where = recorded(results), Path(os.path.relpath(results, docs))
     parts, pictures = [_INTRODUCTION], dict[str, str]()
+    if tables and not any(trained_as_published(each) for _, rows in tables for each in rows):
+        parts.append(_ELSEWHERE)
+    parts += [_MEANING] if tables else []
     drawn = frontier(tables)
     if drawn is not None:
         pictures[_FRONTIER] = drawn

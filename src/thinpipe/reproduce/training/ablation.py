@@ -1,4 +1,4 @@
-"""Sort against uniform quantization at the same number of bits: the documents' two plots."""
+"""Sort against uniform quantization at the same number of bits: Epipe's two plots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thinpipe.reproduce.training.works import CIFAR10, RTE
 
 _IMAGES, _TEXTS = replace(CIFAR10, prefix="cifar10"), replace(RTE, prefix="rte")
 
-# The documents split bits three to one where they can; on RTE 4 bits are 2+2, 6 are 4+2 and 10 are 8+2.
+# Epipe splits bits three to one where it can; on RTE 4 bits are 2+2, 6 are 4+2 and 10 are 8+2.
 _CIFAR10_SORT = {"sort:3+1": 0.8971, "sort:6+2": 0.9540, "sort:9+3": 0.9575, "sort:12+4": 0.9584}
 _CIFAR10_UNIFORM = {"uniform:4": 0.7051, "uniform:8": 0.8742, "uniform:12": 0.9518, "uniform:16": 0.9574}
 _RTE_SORT = {
@@ -59,8 +59,8 @@ ABLATION = Table(
         *_rows(_TEXTS, "sort", _RTE_SORT),
         *_rows(_TEXTS, "uniform", _RTE_UNIFORM),
     ),
-    source="The documents' figures are read off their plots; their ratio is nominal, bits over 32. Their point of sort "
-    "quantization at 4 bits on CIFAR-10 is not that of their table, 87.10, and was probably simulated.",
+    source="Published figures are read off Epipe's plots by eye; their ratio is nominal, bits over 32. "
+    "The point of sort quantization at 4 bits on CIFAR-10 is not that of its table, 87.10.",
     needs="thinpipe\\[data,hf]; CIFAR-10 with weights, RTE with RoBERTa-base or --encoder; a GPU",
     time="estimated: half an hour a row and seed with a recent GPU, less what other tables have recorded; --tiny: "
     "25 seconds",

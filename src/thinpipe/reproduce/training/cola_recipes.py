@@ -1,4 +1,4 @@
-"""Three ways to fine-tune on CoLA, epoch by epoch: the documents' curves."""
+"""Three ways to fine-tune on CoLA, epoch by epoch: Epipe's curves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from thinpipe.reproduce.training.works import COLA_FAIRSEQ, COLA_LORA, COLA_OWN
 COLA_RECIPES = Table(
     name="cola-recipes",
     title="Three settings for CoLA, RoBERTa-base",
-    about="Matthews' correlation on CoLA by epoch, in the documents', fairseq's and LoRA's settings",
+    about="Matthews' correlation on CoLA by epoch, in Epipe's, fairseq's and LoRA's settings",
     rows=(
         Row(
             work=COLA_OWN,
             codec=NONE,
-            series="the documents' settings",
+            series="Epipe's settings",
             published=Published(value=0.645, ratio=1.0, curve=((6, 0.645), (17, 0.645)), note="best of 20 epochs"),
         ),
         Row(
@@ -31,13 +31,13 @@ COLA_RECIPES = Table(
         Row(
             work=COLA_OWN,
             codec="power:16",
-            series="the documents' settings, power:16",
+            series="Epipe's settings, power:16",
             published=Published(
                 value=0.635, ratio=0.146, curve=((3, 0.635), (7, 0.635), (20, 0.612)), note="best of 20 epochs"
             ),
         ),
     ),
-    source="The documents' figures are the best epochs of their curves, and points of them, read off plots.",
+    source="Published figures are the best epochs of Epipe's curves, and points of them, read off plots by eye.",
     needs="thinpipe\\[data,hf]; CoLA; RoBERTa-base, or --encoder; a GPU",
     time="estimated: half an hour a row and seed with a recent GPU, LoRA two hours; --tiny: 10 seconds",
     by_epoch=True,

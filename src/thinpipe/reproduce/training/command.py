@@ -47,9 +47,9 @@ def training_command(table: Table) -> Callable[..., None]:
             str | None,
             typer.Option(help=f"Each row is trained with each of them (default: {_SEEDS}; 0 with --tiny)."),
         ] = None,
-        epochs: Annotated[int | None, typer.Option(min=1, help="How many (default: the documents').")] = None,
+        epochs: Annotated[int | None, typer.Option(min=1, help="How many (default: the published).")] = None,
         chunks: Annotated[
-            int | None, typer.Option(min=1, help="Micro-batches in a batch (default: the documents').")
+            int | None, typer.Option(min=1, help="Micro-batches in a batch (default: the published).")
         ] = None,
         changes: Annotated[
             list[str] | None,

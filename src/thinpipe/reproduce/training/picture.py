@@ -1,4 +1,4 @@
-"""Draws the documents' plots anew: accuracy by ratio, a line for each method, or curves by epoch; theirs are hollow."""
+"""Draws published plots anew: accuracy by ratio, a line for each method, or curves by epoch; theirs are hollow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thinpipe.reproduce.training.table import DOCUMENTS, Row, Table, Work
 
 _MEASURES = {"accuracy": "accuracy, %", "mcc": "Matthews' correlation x 100"}
 _LEFT, _RIGHT, _HEIGHT = 50, 700, 360
-_ACROSS = "bytes that cross the cuts over those of float32, 26x: so many times fewer; the documents&#39; are nominal"
+_ACROSS = "bytes that cross the cuts over those of float32, 26x: so many times fewer; published ones are nominal"
 
 
 def plots(table: Table) -> dict[str, Work | None]:
@@ -43,7 +43,7 @@ def picture(table: Table, work: Work | None, records: Sequence[Record]) -> str:
     if table.by_epoch:
         curves = [_by_epoch(each, series.index(each.row.series)) for each in rows]
         curves += [
-            Curve(f"{row.series}, documents", _percents(row.published.curve), series.index(row.series), dashed=True)
+            Curve(f"{row.series}, published", _percents(row.published.curve), series.index(row.series), dashed=True)
             for row in told
             if row.published.curve
         ]
@@ -116,7 +116,7 @@ def _theirs(rows: Sequence[Row]) -> Iterator[Series]:
             if each.ratio is not None and each.value is not None
         ]
         if marks:
-            yield Series(name=f"{name}, documents", look=replace(LOOKS[name], hollow=True), marks=marks)
+            yield Series(name=f"{name}, published", look=replace(LOOKS[name], hollow=True), marks=marks)
 
 
 def _percents(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float, float]]:

@@ -1,4 +1,4 @@
-"""Pruning, quantization and downsampling, trained from scratch at 32 pixels: the documents' first plot."""
+"""Pruning, quantization and downsampling, trained from scratch at 32 pixels: Epipe's first plot."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ PRUNE_VS_QUANT = Table(
         Row(work=SCRATCH, codec="wave:2", series="wave"),
         Row(work=SCRATCH, codec="wave:0.6", series="wave"),
     ),
-    source="The documents' figures are read off their plot, on four GPUs with torchgpipe. Their ratio is the share of "
-    "numbers that are kept, times bits over 32, as if nothing had to say which ones; ours counts that, too.",
+    source='Published figures are read off the first plot of Epipe\'s "Gpipe with compression tests", by eye. '
+    "Their ratio is the share of numbers that are kept, times bits over 32, as if nothing had to say which ones; "
+    "ours counts that, too.",
     needs="thinpipe\\[data]; CIFAR-10; a GPU",
     time="H200, five rows at a time, --epochs 10: 2 to 9 minutes a row; estimated: an hour for 200 epochs; --tiny: "
     "20 seconds",

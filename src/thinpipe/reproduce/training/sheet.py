@@ -1,4 +1,4 @@
-"""Sets what was trained beside the documents' figures, as a table."""
+"""Sets what was trained beside the published figures, as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOW = (
     "Activations and gradients are packed alike where a row says no more, "
     "in training and in tests. Ratio: bytes that crossed the cuts, both "
     "ways and with their headers, over those of the tensors as they were, before any bottleneck; of float32: over what "
-    "they would be in that, which is how the documents count. Mean and standard deviation over seeds, after the last "
+    "they would be in that, which is how Epipe counts. Mean and standard deviation over seeds, after the last "
     "epoch and of the best."
 )
 
@@ -41,7 +41,7 @@ def table_sheet(table: Table, records: Sequence[Record], skipped: Mapping[str, s
         MEASURES[measure],
         "best",
     ]
-    heads += ["documents", "of float32", "documents' ratio", "ratio", "cut 1", "cut 2", "seeds", "epochs", "samples/s"]
+    heads += ["published", "of float32", "published ratio", "ratio", "cut 1", "cut 2", "seeds", "epochs", "samples/s"]
     lines = [[*([each.row.work.label] if several else []), *_cells(each, learned=learned)] for each in rows]
     told = "; ".join(stand_ins(records))
     title = f"{table.title} ({told})" if told else table.title
@@ -49,7 +49,7 @@ def table_sheet(table: Table, records: Sequence[Record], skipped: Mapping[str, s
 
 
 def stand_ins(records: Sequence[Record]) -> list[str]:
-    """Lists what stands in for what the documents trained."""
+    """Lists what stands in for what Epipe trained."""
     return list(dict.fromkeys(label for record in records if (label := record.settings["stand_in"]) is not None))
 
 
@@ -94,7 +94,7 @@ def figure(value: float | None, form: str = "{:.4g}") -> str:
 
 
 def published(said: Published) -> str:
-    """Writes what the documents print."""
+    """Writes a published figure."""
     if said.value is None:
         return "-"
     upto = "" if said.upto is None else f" to {100 * said.upto:.2f}"
@@ -102,7 +102,7 @@ def published(said: Published) -> str:
 
 
 def notes_below(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
-    """Lists what a reader must know of the documents' figures, and what the records say of themselves.
+    """Lists what a reader must know of the published figures, and what the records say of themselves.
 
     Args:
         table: which.
@@ -113,18 +113,18 @@ def notes_below(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
     notes: dict[str, list[str]] = {}
     for each in rows:
         if each.row.published.note:
-            notes.setdefault(f"the documents' figure is {each.row.published.note}", []).append(each.row.name)
+            notes.setdefault(f"the published figure is {each.row.published.note}", []).append(each.row.name)
         if each.skipped is not None:
             notes.setdefault(f"skipped: {each.skipped}", []).append(each.row.name)
     yield from (f"{', '.join(names)}: {note}." for note, names in notes.items())
     for label in stand_ins(records):
-        yield f"S{label[1:]}: compare codecs with each other, and none with the documents."
+        yield f"S{label[1:]}: compare codecs with each other, and no row with a published one."
     yield from dict.fromkeys(filter(None, (_data_note(each) for each in rows)))
     yield from notes_of(records)
 
 
 def _data_note(each: Shown) -> str | None:
-    """Says that a data set is not the documents': then codecs can be compared with each other alone."""
+    """Says that a data set is not Epipe's: then codecs can be compared with each other alone."""
     work, record = each.row.work, next(iter(each.records), None)
     if record is None or record.settings["tiny"]:
         return None
@@ -132,6 +132,6 @@ def _data_note(each: Shown) -> str | None:
     if ours == work.samples:
         return None
     return (
-        f"{work.label}: {ours[0]:,.0f} samples to train on and {ours[1]:,.0f} to test with, where the documents had "
+        f"{work.label}: {ours[0]:,.0f} samples to train on and {ours[1]:,.0f} to test with, where Epipe had "
         f"{work.samples[0]:,} and {work.samples[1]:,}; compare codecs with each other, and no accuracy with theirs."
     )

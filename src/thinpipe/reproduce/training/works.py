@@ -1,4 +1,4 @@
-"""What the documents trained, in their settings: recipes, cut where they cut them, batches in their micro-batches.
+"""What Epipe trained, in its settings: recipes, cut where it cut them, batches in its micro-batches.
 
 With ``--tiny`` images are the handwritten digits that come with scikit-learn, texts are made up, and models are small.
 """
@@ -45,12 +45,12 @@ SCRATCH = _images("CIFAR-10 from scratch, 32 pixels", "cifar10-scratch", (50_000
 
 _RTE, _COLA = (2_490, 277), (8_551, 1_043)
 
-# All rows of a batch are as long as the documents had them: what fills them up crosses the cuts, too, and a codec that
+# All rows of a batch are as long as Epipe had them: what fills them up crosses the cuts, too, and a codec that
 # has one grid for a tensor has it for all of that.
 RTE = _texts("RTE", "rte", "accuracy", _RTE, chunks=4, padding="full")
 COLA = _texts("CoLA", "cola", "mcc", _COLA, chunks=4, padding="full")
 
-COLA_OWN = replace(COLA, label="the documents' settings", prefix="cola")
+COLA_OWN = replace(COLA, label="Epipe's settings", prefix="cola")
 COLA_FAIRSEQ = replace(
     _texts("fairseq's settings", "cola-fairseq", "mcc", _COLA, chunks=4, padding="full"), prefix="cola-fairseq"
 )

@@ -95,7 +95,7 @@ def two_machines_command(
 ) -> None:
     """Bytes, bandwidth and time of a batch between a client and a server.
 
-    The documents' figures stand beside ours. MobileNetV2 at 224 pixels: the client has the first and the last
+    Epipe's figures stand beside ours. MobileNetV2 at 224 pixels: the client has the first and the last
     layers, the server the middle. Each row is recorded as soon as it is measured, and one that is recorded is not
     measured again.
 

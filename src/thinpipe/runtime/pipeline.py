@@ -44,6 +44,7 @@ from thinpipe.runtime.worker import Station, Worker
 from thinpipe.schedule import Action, ActionList, Kind, plan, validate
 from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
 from thinpipe.stages.microbatch import Batch
+from thinpipe.stages.split import indexed
 
 
 class Pipeline(nn.Module):
@@ -507,11 +508,8 @@ class Pipeline(nn.Module):
 
 def _device(device: torch.device | str | None) -> torch.device:
     if device is None:
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    found = torch.device(device)
-    if found.type == "cuda" and found.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return found
+        return indexed("cuda" if torch.cuda.is_available() else "cpu")
+    return indexed(device)
 
 
 def _recomputed(checkpoint: str | Sequence[int], stages: int) -> frozenset[int]:

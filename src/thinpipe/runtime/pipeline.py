@@ -36,7 +36,7 @@ from thinpipe.runtime.crossing import CodecChoice, crossings, load_state, specs_
 from thinpipe.runtime.mesh import Mesh
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.pipe import RECOMPUTE_MODES
-from thinpipe.runtime.randomness import DrawingHabits
+from thinpipe.runtime.randomness import Randomness, RankGenerators
 from thinpipe.runtime.rank_step import LastStage, RankStep, moved, targets_of, with_recomputations
 from thinpipe.runtime.statistics import Statistics, statistics_of
 from thinpipe.runtime.whereabouts import Doing, Whereabouts
@@ -78,6 +78,9 @@ class Pipeline(nn.Module):
             Default: ``never``.
         recompute: what is repeated of them, ``all`` or what is ``cheap``; see ``Pipe``. Default: ``all``.
         deferred_batch_norm: whether BatchNorm moves its running statistics once a batch. Default: ``False``.
+        seed: decides, with the step, the stage and the micro-batch, what stages draw at random, as dropout does;
+            PyTorch's own generators stay as they are. Replicas draw different numbers. Default: rank 0's
+            ``torch.initial_seed()``.
         scaler: a gradient scaler that all ranks agree on, such as ``ShardedGradScaler``. Default: none.
         timeout: seconds that a rank may be silent before all others end with a ``StallError``: it was stopped, or cut
             off, or one call kept the interpreter's lock for all that time. A long computation is no silence.
@@ -116,6 +119,7 @@ class Pipeline(nn.Module):
         checkpoint: str | Sequence[int] = "never",
         recompute: str = "all",
         deferred_batch_norm: bool = False,
+        seed: int | None = None,
         scaler: Any = None,
         timeout: float = 15.0,
         patience: float = 600.0,
@@ -158,12 +162,13 @@ class Pipeline(nn.Module):
             for j, stage in enumerate(self.assembly.stages)
             if self.assembly.workers[j] == self.rank
         }
-        self._drawing = DrawingHabits(n)
         self._where = Whereabouts(self.assembly.workers)
         self._steps = self._norms = 0
         self.statistics: Statistics | None = None
-        terms = self._terms(fingerprint(list(stages)), traced=trace is not None)
-        self._compare(talk, terms, timeout=start_timeout)
+        terms = self._terms(fingerprint(list(stages)), seed, traced=trace is not None)
+        theirs = self._compare(talk, terms, timeout=start_timeout, beside={"initial seed": torch.initial_seed()})
+        chosen = theirs[0]["initial seed"] if seed is None else seed
+        self._generators = RankGenerators(chosen, replica=self._mesh.replica, device=self.device)
         self._connections = connect(
             group,
             talk,
@@ -213,9 +218,11 @@ class Pipeline(nn.Module):
         self._non_persistent_buffers_set |= tree._non_persistent_buffers_set
 
     @staticmethod
-    def _compare(talk: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> None:
+    def _compare(
+        talk: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float, beside: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         try:
-            agree(talk, values, timeout=timeout)
+            return agree(talk, values, timeout=timeout, beside=beside)
         except BaseException:
             part(talk)
             raise
@@ -225,7 +232,7 @@ class Pipeline(nn.Module):
         """The place of each stage's rank in its replica."""
         return tuple(rank - self._mesh.team[0] for rank in self.assembly.workers)
 
-    def _terms(self, model: str, *, traced: bool) -> dict[str, Any]:
+    def _terms(self, model: str, seed: int | None, *, traced: bool) -> dict[str, Any]:
         """Lists what must be the same on all ranks, by names for people."""
         from thinpipe import __version__
 
@@ -239,6 +246,7 @@ class Pipeline(nn.Module):
             "codecs": self.layout["codecs"],
             "recomputed stages": sorted(self._recomputed),
             "model (a digest of names, shapes and types)": model,
+            "seed": seed,
             "gradient scaler": self.scaler is not None,
             "trace": traced,
         }
@@ -368,16 +376,18 @@ class Pipeline(nn.Module):
         batch = self._batch(inputs) if self.rank == source else None
         counts = None if batch is None else [count for count in batch.rows if count]
         rows = self._rows = self._talk.rows(number, counts, train=train)
+        n = len(self.assembly.stages)
+        # The loss draws as one more stage would.
+        draws = self._generators.begin([*self._stations, n], train=train)
         last = None
         if self.rank == sink:
-            n = len(self.assembly.stages)
             parts = None if targets is None else [moved(each, self.device) for each in targets_of(targets, rows.own)]
-            last = LastStage(Edge(n - 1, n), self.device, rows, parts, self.loss_fn, self._scaled)
+            last = LastStage(Edge(n - 1, n), self.device, rows, parts, self.loss_fn, self._scaled, draws[n])
         if train and self.scaler is not None:
             self.scaler.scale(torch.zeros((), device=self.device))  # every rank's scaler begins at its first use
         self._post.begin(number)
         ambient = Ambient.capture([self.device])
-        workers = self._workers(len(rows.own), ambient, last, train=train)
+        workers = self._workers(len(rows.own), ambient, last, draws, train=train)
         step = RankStep(workers, self._post, ambient, last, self._at)
         if batch is not None and rows.own:
             step.feed(batch)
@@ -394,14 +404,15 @@ class Pipeline(nn.Module):
             raise BatchError("the batch is empty; a step needs at least one row")
         return batch
 
-    def _workers(self, m: int, ambient: Ambient, last: LastStage | None, *, train: bool) -> dict[int, Worker]:
+    def _workers(
+        self, m: int, ambient: Ambient, last: LastStage | None, draws: Mapping[int, Randomness], *, train: bool
+    ) -> dict[int, Worker]:
         n = len(self.assembly.stages)
-        self._randomness = self._drawing.step([self.device] * n, m, training=self.training)
         return {
             j: Worker(
                 station,
                 ambient=ambient,
-                randomness=self._randomness.stages[j],
+                randomness=draws[j],
                 recomputed=frozenset(range(m)) if train and j in self._recomputed else frozenset(),
                 wants_graph=train,
                 threads=torch.get_num_threads(),
@@ -443,7 +454,6 @@ class Pipeline(nn.Module):
         self._connections.trace.tracer.add("wire", "sum over replicas", began, time.perf_counter(), **details)
 
     def _finish(self, step: RankStep, began: float) -> None:
-        self._randomness.settle(recomputes=bool(self._recomputed))
         seconds = time.perf_counter() - began
         self.statistics = statistics_of(
             seconds, step.computed, self._post.stalled, self._connections.ways, self._ties.meter, self._siblings
@@ -495,7 +505,15 @@ class Pipeline(nn.Module):
             self._control.fail(error)
         self.close()
 
-    # -- what codecs remember ------------------------------------------------------------------------------------------
+    # -- what is remembered from one step to the next ------------------------------------------------------------------
+
+    def rng_state_dict(self) -> dict[str, int]:
+        """Returns the seed and the number of steps, which decide what stages draw; the same on all ranks."""
+        return self._generators.state_dict()
+
+    def load_rng_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the draws of a pipeline of the same or of other cuts; all ranks load the same."""
+        self._generators.load_state_dict(state)
 
     def codec_state_dict(self) -> dict[str, Any]:
         """Returns what the codecs of this rank remember from one batch to the next."""

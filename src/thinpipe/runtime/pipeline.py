@@ -31,6 +31,7 @@ from thinpipe.links import Closed, Throttle
 from thinpipe.runtime.agreement import agree, explained, fingerprint, meet, part
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.assembly import assemble
+from thinpipe.runtime.batch_digest import BatchDigest
 from thinpipe.runtime.connections import connect
 from thinpipe.runtime.crossing import CodecChoice, crossings, load_state, specs_of, state_of, verify_choice
 from thinpipe.runtime.mesh import Mesh
@@ -271,24 +272,28 @@ class Pipeline(nn.Module):
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def step(self, inputs: Any = None, targets: Any = None) -> Tensor:
+    def step(self, inputs: Any = None, targets: Any = None, *, rows: Any = None) -> Tensor:
         """Trains on one batch: gradients are added to those of the parameters, as ``backward`` does it.
 
         Args:
             inputs: the batch, needed by the rank of the first stage and ignored by the others: a tensor, or a nesting
                 of tuples, lists and dictionaries, cut along the first dimension. With replicas, this replica's rows;
                 they may have different numbers of rows, some none at all.
-            targets: needed by the rank of the last stage; without any, ``loss_fn`` gets the output alone.
+            targets: needed by the rank of the last stage; without any, ``loss_fn`` gets the output alone. If the rank
+                of the first stage has targets of the same shape, on the CPU, they must be the same.
+            rows: names the rows of the batch, by indices, a number or a text, so that ranks which have different ones
+                notice. Given on the ranks of the first and the last stage, or on none. Default: targets are compared.
 
         Returns:
             The loss, weighted by rows: that of the whole batch, over all replicas, on every rank.
 
         Raises:
+            DisagreementError: ranks have different rows, or one has left out a step.
             PeerError, PeerLost, StallError: something failed on another rank; the pipeline is of no use any more.
         """
         with self._guarded():
             began = time.perf_counter()
-            step = self._prepare(inputs, targets, train=True)
+            step = self._prepare(inputs, targets, rows, train=True)
             self._siblings.set_gradients_aside()
             self._ties.set_gradients_aside()
             step.lend_gradients()
@@ -307,23 +312,25 @@ class Pipeline(nn.Module):
             self._finish(step, began)
             return loss
 
-    def evaluate(self, inputs: Any = None, targets: Any = None) -> Any:
+    def evaluate(self, inputs: Any = None, targets: Any = None, *, rows: Any = None) -> Any:
         """Runs a batch forward, in evaluation mode, through the same cuts and codecs.
 
         Args:
             inputs: as in ``step``.
             targets: as in ``step``.
+            rows: as in ``step``.
 
         Returns:
             With targets on the rank of the last stage, the loss on every rank, that of all replicas. Without, the
-            output on that rank, of its own replica's rows, and None on all others, or if there are none.
+            output on that rank, of its own replica's rows, and None on all others, or if there are none: it is not
+            sent back over the links.
         """
         modes = {module: module.training for module in self.modules()}
         self.eval()
         try:
             with self._guarded(), torch.no_grad():
                 began = time.perf_counter()
-                step = self._prepare(inputs, targets, train=False)
+                step = self._prepare(inputs, targets, rows, train=False)
                 step.run(self._actions(train=False), train=False)
                 self._post.flush()
                 loss = self._share_loss(step)
@@ -368,14 +375,17 @@ class Pipeline(nn.Module):
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, inputs: Any, targets: Any, *, train: bool) -> RankStep:
+    def _prepare(self, inputs: Any, targets: Any, named: Any, *, train: bool) -> RankStep:
         number, self._steps = self._steps, self._steps + 1
         source, sink = self.assembly.workers[0], self.assembly.workers[-1]
         self._where.at(f"the start of step {number}")
         self._control.begin(number)
         batch = self._batch(inputs) if self.rank == source else None
         counts = None if batch is None else [count for count in batch.rows if count]
-        rows = self._rows = self._talk.rows(number, counts, train=train)
+        # The first rank speaks, and the last one compares: others have nothing to do with targets.
+        ends = {source} if targets is None else {source, sink}
+        digest = BatchDigest.of(named, targets, alone=source == sink or self.rank not in ends)
+        rows = self._rows = self._talk.rows(number, counts, digest, train=train)
         n = len(self.assembly.stages)
         # The loss draws as one more stage would.
         draws = self._generators.begin([*self._stations, n], train=train)
@@ -393,7 +403,7 @@ class Pipeline(nn.Module):
             step.feed(batch)
         if batch is not None:
             # Not sooner: the threads that say it would keep this one from its work, and nobody waits for it yet.
-            self._talk.announce(number, rows.own, train=train)
+            self._talk.announce(number, rows.own, digest, train=train)
         return step
 
     def _batch(self, inputs: Any) -> Batch:

@@ -29,7 +29,6 @@ def train(args: argparse.Namespace, group: dist.ProcessGroup | None = None) -> N
     codecs = {"codec": "ef(block:4)", "grad_codec": "ef(block:4)"}
     shape = {"balance": [4, 3], "chunks": 4, "replicas": args.replicas, "group": group}
     with Pipeline(network(), loss_fn=nn.functional.cross_entropy, **shape, **codecs) as pipeline:
-        torch.manual_seed(1 + pipeline.replica)  # each has rows of its own, and drops out others of their features
         optimizer = torch.optim.AdamW(pipeline.parameters(), lr=0.01)
         rows_of = {"replica": pipeline.replica, "replicas": pipeline.replicas}
         batches = ReplicaBatches(len(digits.train_labels), batch_size=128, shuffle=True, **rows_of)

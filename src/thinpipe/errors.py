@@ -82,7 +82,7 @@ class PeerError(ThinpipeError, RuntimeError):
 
 
 class DisagreementError(ThinpipeError, ValueError):
-    """Two ranks of a pipeline were started with different values; the message has both."""
+    """Two ranks of a pipeline were started with different values, or train on different rows; the message has both."""
 
 
 class CheckpointError(ThinpipeError, RuntimeError):

@@ -165,6 +165,15 @@ def test_a_wrong_balance_recommends_the_helper_that_finds_one(balance):
         GPipe(layers(), balance, devices=CPUS)
 
 
+@pytest.mark.parametrize("balance", [None, [], [1], [3], [0, 2], [-1, 3]], ids=str)
+def test_a_wrong_balance_is_named_before_devices_that_a_machine_without_gpus_lacks(monkeypatch, balance):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=r"torchgpipe\.balance"):
+        GPipe(layers(), balance)
+    with pytest.raises(IndexError, match=r'devices: 0, partitions: 2.*devices=\["cpu", "cpu"\]'):
+        GPipe(layers(), [1, 1])
+
+
 def test_the_messages_say_what_was_wrong():
     with pytest.raises(TypeError, match=r"module must be nn\.Sequential to be partitioned"):
         GPipe(nn.Linear(1, 1), [1])

@@ -18,14 +18,14 @@ def server():
         yield running
 
 
-def client_of(server, *, seed=1, dropout=0.0, name="middle", **options):
+def client_of(server, *, seed=1, dropout=0.0, name="middle", loss=loss_fn, **options):
     first, last = ends(seed, dropout=dropout)
     return Client(
         first,
         last,
         connect=server.address,
         offer=name,
-        loss_fn=loss_fn,
+        loss_fn=loss,
         optimizer=sgd,
         example=torch.zeros(1, 4),
         **options,
@@ -157,6 +157,21 @@ def test_dropout_depends_on_the_seed_and_the_step_alone(server):
         before = torch.get_rng_state()
         client.step(*batch(0))
         assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loss_that_draws_leaves_the_callers_generator_alone_and_draws_the_same_again(server):
+    def noisy(output, target):
+        return loss_fn(output + torch.randn_like(output), target)
+
+    def run():
+        torch.manual_seed(5)
+        with client_of(server, loss=noisy, chunks=2, seed=3) as client:
+            before = torch.get_rng_state()
+            losses = [client.step(*batch(step)).item() for step in range(3)]
+            assert torch.equal(torch.get_rng_state(), before)
+        return losses
+
+    assert run() == run()
 
 
 def test_a_trace_has_both_sides_on_one_clock(server, tmp_path):

@@ -69,6 +69,22 @@ def differences(rank, devices, schedule, spec):
     return worst
 
 
+def generators_moved(rank, devices):
+    """How many of this process's default generators a step with dropout has moved."""
+    parts = [nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)) for _ in devices]
+    workers = list(range(len(devices))) if len(devices) == 2 else [0, 1, 0]
+    own = devices[workers.index(rank)]
+    with Pipeline(
+        parts, chunks=2, loss_fn=nn.functional.mse_loss, map=workers, device=own, checkpoint="always"
+    ) as ours:
+        x = torch.rand(6, 6)
+        before = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+        losses = {float(ours.step(x, x)) for _ in range(3)}
+        after = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+    assert len(losses) == 3, "every step draws anew"
+    return sum(not torch.equal(*pair) for pair in zip(before, after, strict=True))
+
+
 def main():
     rank, store, devices = int(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -79,6 +95,7 @@ def main():
         for schedule in ("gpipe", "1f1b", "zb")
         for spec in SPECS
     }
+    found["generators moved, without a codec: None"] = generators_moved(rank, devices)
     sys.stdout.write(json.dumps(found))
     sys.stdout.flush()
     os._exit(0)  # gloo's own threads may outlive the interpreter

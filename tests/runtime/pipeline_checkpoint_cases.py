@@ -81,7 +81,8 @@ def saved(site, folder, kind="deep", optimizer="adamw", upto=3, loads=False, spo
         steps(pipeline, own, kind, range(first, upto))
         path = checkpoint.save(folder, pipeline, own, step=upto, extra={"lr": [0.5, None]})
         state = {name: value.tolist() for name, value in pipeline.state_dict().items()}
-        return {"path": str(path), "state": state, "logged": logged.getvalue()}
+        random = pipeline.rng_state_dict()
+        return {"path": str(path), "state": state, "logged": logged.getvalue(), "random": random}
 
 
 def straight(site, kind, upto=6, optimizer="adamw", **options):

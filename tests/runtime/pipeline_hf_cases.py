@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_unflatten
 
 from thinpipe import split
 from thinpipe.models.hf import run_uncut
-from thinpipe.runtime.randomness import Entropy
+from thinpipe.runtime.randomness import StepSeeds
 from thinpipe.stages.microbatch import Batch
 
 
@@ -44,20 +44,19 @@ def hf_dropout(site, family, workers, checkpoint="never", rows=7, chunks=3):
     bare, loss_fn = copy.deepcopy(model), loss_of(family)
     parts = split(model, stages=len(workers))
     inputs, targets = batch(family, rows)
-    with pipelines(site, parts, chunks=chunks, loss_fn=loss_fn, map=workers, checkpoint=checkpoint) as pipeline:
-        torch.manual_seed(9)
-        entropy = Entropy(torch.default_generator)
+    with pipelines(site, parts, chunks=chunks, loss_fn=loss_fn, map=workers, checkpoint=checkpoint, seed=9) as pipeline:
+        seeds = StepSeeds(9, 0)
         loss = pipeline.step(inputs, targets)
-        expected = drawn_alike(bare, parts, entropy, loss_fn, inputs, targets, chunks)
+        expected = drawn_alike(bare, parts, seeds, loss_fn, inputs, targets, chunks)
         return close_to_bare(pipeline, bare, loss, expected)
 
 
-def drawn_alike(bare, parts, entropy, loss_fn, inputs, targets, chunks):
+def drawn_alike(bare, parts, seeds, loss_fn, inputs, targets, chunks):
     """Trains the uncut model; where a stage would begin it takes the seed that the stage has for the micro-batch."""
     current = 0
     for j, names in enumerate(parts.names):
         first = bare.get_submodule(names[0])
-        first.register_forward_pre_hook(lambda *_, j=j: torch.manual_seed(entropy.seed(j, current)) and None)
+        first.register_forward_pre_hook(lambda *_, j=j: torch.manual_seed(seeds.seed(j, current)) and None)
     total = 0.0
     batches = [Batch.of(tree, chunks) for tree in (inputs, targets)]
     sizes = batches[0].rows

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+import pipeline_batch_cases
 import pipeline_cases
 import pipeline_checkpoint_cases
 import pipeline_feature_cases
@@ -30,6 +31,7 @@ import pipeline_refusal_cases
 from left_behind import threads_left
 
 MODULES = (
+    pipeline_batch_cases,
     pipeline_cases,
     pipeline_checkpoint_cases,
     pipeline_feature_cases,

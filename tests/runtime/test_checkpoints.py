@@ -88,6 +88,12 @@ def test_training_goes_on_bit_for_bit_where_it_stopped(pool, tmp_path, world, op
     assert states(pool.run("saved", world, folder=str(tmp_path), **again)) == expected
 
 
+def test_with_other_cuts_the_seed_and_the_step_go_on_too(pool, tmp_path):
+    pool.run("saved", 2, folder=str(tmp_path), kind="dropout")
+    found = pool.run("saved", 3, folder=str(tmp_path), kind="dropout", loads=True, seed=99)
+    assert [each["random"] for each in found] == [{"seed": 7, "step": 3}] * 3
+
+
 def test_only_one_replica_writes_the_model(pool, tmp_path):
     pool.run("saved", 4, folder=str(tmp_path), kind="dropout", replicas=2)
     path = checkpoint.latest(tmp_path)
@@ -230,6 +236,8 @@ def test_an_optimizer_of_other_weights_is_refused(tmp_path):
     [
         (lambda manifest: manifest.update(format=7), "no manifest of format 1"),
         (lambda manifest: manifest.pop("model"), "incomplete"),
+        (lambda manifest: manifest.update(random=[3]), "makes no sense about random numbers"),
+        (lambda manifest: manifest.update(random={"seed": "x", "step": 1}), "makes no sense about random numbers"),
         (lambda manifest: manifest["model"]["0.weight"].update(file="../../secret"), "makes no sense about '0.weight'"),
         (lambda manifest: manifest["model"]["0.weight"].update(dtype="load"), "makes no sense about '0.weight'"),
         (lambda manifest: manifest["model"]["0.weight"].update(file="model/1.safetensors"), "is damaged"),

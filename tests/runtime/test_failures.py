@@ -178,6 +178,18 @@ def linears(n):
 def test_a_balance_that_does_not_fit_is_refused(balance):
     with pytest.raises(BalanceError, match="balance"):
         Pipe(linears(2), balance, devices=["cpu"] * len(balance))
+    for devices in ([], ["cuda:99"] * 3):  # what is wrong with the balance is said first: it decides how many there are
+        with pytest.raises(BalanceError, match="balance"):
+            Pipe(linears(2), balance, devices=devices)
+
+
+def test_a_module_that_is_refused_is_left_as_it_was():
+    linear = nn.Linear(2, 2)
+    for balance, devices in [([1], ["cpu"]), ([1, 3], ["cpu"]), ([2, 2], ["cuda:99"] * 2), ([2, 2], ["cpu"] * 2)]:
+        module = nn.Sequential(nn.BatchNorm1d(2), linear, nn.BatchNorm1d(2), linear)
+        with pytest.raises((BalanceError, DeviceError, SharedStateError)):
+            Pipe(module, balance, devices=devices, deferred_batch_norm=True)
+        assert type(module[0]) is type(module[2]) is nn.BatchNorm1d
 
 
 def test_too_few_devices_are_refused():
@@ -185,6 +197,12 @@ def test_too_few_devices_are_refused():
         Pipe(linears(2), [1, 1], devices=["cpu"])
     with pytest.raises(DeviceError):
         Pipe(linears(2), devices=[])
+
+
+def test_a_device_that_does_not_exist_is_refused():
+    for balance in ([1, 1], None):
+        with pytest.raises(DeviceError, match="no cuda:99 among"):
+            Pipe(linears(2), balance, devices=["cuda:99", "cuda:99"])
 
 
 @pytest.mark.parametrize(("option", "value"), [("chunks", 0), ("chunks", -1), ("checkpoint", "sometimes")])

@@ -59,6 +59,8 @@ def test_ranks_with_different_versions_of_the_library_do_not_start(pool):
         ({"chunks": 0}, "ValueError", "got 0"),
         ({"map": [0, 1, 3]}, "BalanceError", "[0, 1, 3]"),
         ({"balance": [1, 1]}, "BalanceError", "[1, 1]"),
+        ({"balance": [1, 1], "device": "cuda:99"}, "BalanceError", "[1, 1]"),
+        ({"device": "cuda:99"}, "DeviceError", "no cuda:99"),
         ({"checkpoint": "sometimes"}, "ValueError", "'sometimes'"),
         ({"recompute": "none"}, "ValueError", "'none'"),
         ({"codec": {7: "block:4"}}, "ValueError", "no cut 7"),

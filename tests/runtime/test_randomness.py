@@ -43,7 +43,7 @@ def one_step(pipe, seed):
     x = torch.linspace(0, 1, 128, dtype=torch.float64).reshape(16, 8)
     output = pipe(x)
     output.square().sum().backward()
-    return output.detach(), [p.grad.clone() for p in pipe.parameters()]
+    return output.detach(), [p.grad.clone() for p in pipe.parameters()], torch.get_rng_state()
 
 
 @pytest.mark.parametrize("stages", [[4], [2, 2], [1, 1, 1, 1]], ids=str)
@@ -52,6 +52,9 @@ def test_a_seed_decides_everything_however_the_threads_race(stages):
     for other in results[1:]:
         assert torch.equal(other[0], results[0][0])
         torch.testing.assert_close(other[1], results[0][1], rtol=0, atol=0)
+        assert torch.equal(other[2], results[0][2]), (
+            "PyTorch's generator moves on by the same, as after the bare module"
+        )
 
 
 @pytest.mark.parametrize("stages", [[4], [2, 2], [1, 1, 1, 1]], ids=str)
@@ -107,6 +110,25 @@ def test_a_stage_that_begins_to_draw_later_is_noticed():
         kept = (output != 0).double()
         expected = torch.autograd.grad(2 * pipe[0](x), x, kept.to(x.dtype))[0]
         torch.testing.assert_close(x.grad, expected)
+
+
+def test_a_stage_that_draws_in_some_steps_only_is_led_in_all():
+    class Seldom(nn.Module):
+        step = 0
+
+        def forward(self, x):
+            return F.dropout(x, 0.5) if self.step % 3 == 0 else x
+
+    seldom = Seldom()
+    pipe = Pipe(nn.Sequential(nn.Linear(2, 2), seldom), [1, 1], devices=["cpu"] * 2, chunks=2, checkpoint="always")
+    outputs = []
+    for seldom.step in range(7):
+        torch.manual_seed(seldom.step // 6)
+        outputs.append(pipe(torch.ones(64, 2)))
+        outputs[-1].sum().backward()  # a step in which nobody is known to draw would warn
+    for output in (outputs[0], outputs[3], outputs[6]):
+        assert (output == 0).any()
+    assert torch.equal(outputs[0] == 0, outputs[3] == 0) and not torch.equal(outputs[0] == 0, outputs[6] == 0)
 
 
 def test_switching_between_training_and_evaluation_watches_again():

@@ -112,6 +112,9 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is no manifest of format {FORMAT}; another version of thinpipe wrote it")
     if not {"step", "extra", "layout", "model", "optimizer"} <= manifest.keys():
         raise CheckpointError(f"{file} is incomplete; the checkpoint is damaged")
+    random = manifest.get("random") or {"seed": 0, "step": 0}
+    if not isinstance(random, dict) or not all(isinstance(random.get(name), int) for name in ("seed", "step")):
+        raise CheckpointError(f"{file} makes no sense about random numbers: {random!r:.80}; the checkpoint is damaged")
     return manifest
 
 
@@ -133,6 +136,8 @@ def _load(plan: _Plan, company: Company, optimizer: torch.optim.Optimizer | None
     if optimizer is not None and plan.saved is not None:
         plan.saved.tensors.update(_tensors(plan.path, plan.manifest["optimizer"]["tensors"], set(plan.names)))
         restore(optimizer, plan.names, plan.saved)
+    if company.pipeline is not None and plan.manifest.get("random") is not None:
+        company.pipeline.load_rng_state_dict(plan.manifest["random"])
     _load_own(plan.path, plan.manifest, company)
 
 

@@ -171,6 +171,7 @@ def _manifest(
         "step": step,
         "extra": extra,
         "layout": company.layout,
+        "random": None if company.pipeline is None else company.pipeline.rng_state_dict(),
         "codecs remember": any(key.startswith("codec/") for part in parts for key in _keys(part["own"])),
         "model": model,
         "optimizer": _joined(optimizers) if optimizers else None,

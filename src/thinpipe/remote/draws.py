@@ -11,32 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinpipe.runtime.randomness import Both, LentCuda, OwnCpu, Randomness, generator_of, seed_of
-
-
-class StepSeeds:
-    """The seeds of one step.
-
-    Args:
-        seed: of the session.
-        step: its number.
-    """
-
-    def __init__(self, seed: int, step: int) -> None:
-        self._text = f"{seed}.{step}."
-        self.drawn = False
-
-    def seed(self, j: int, i: int) -> int:
-        """Makes the seed of stage ``j`` for micro-batch ``i``."""
-        return seed_of(f"{self._text}{j}.{i}".encode())
+from thinpipe.runtime.randomness import Both, Lent, OwnCpu, Randomness, StepSeeds, generator_of
 
 
 class Draws:
     """What the stages of one half draw, step by step.
 
-    Leading operators to a generator costs some microseconds each, so a half that drew nothing in a whole step is
+    Leading operators to a generator costs some microseconds each, so a half that drew nothing in its first step is
     trusted from then on, in training and in evaluation each for itself. Should the default generator move meanwhile,
-    somebody drew: if it was a stage, it is led from the next step on.
+    somebody drew: if it was a stage, it is led from the next step on. One that has drawn is never trusted.
 
     Args:
         seed: of the session.
@@ -45,25 +28,25 @@ class Draws:
 
     def __init__(self, seed: int, devices: Mapping[int, torch.device]) -> None:
         self._seed, self._devices = seed, devices
-        self._trusted: set[bool] = set()
+        # In training and in evaluation; None as long as nobody knows.
+        self._draws: dict[bool, bool | None] = {True: None, False: None}
 
     def step(self, step: int, *, train: bool) -> StepDraws:
         """Prepares one step."""
         seeds = StepSeeds(self._seed, step)
-        watching = train not in self._trusted
+        watching = self._draws[train] is not False
         stages: dict[int, Randomness] = {}
         for j, device in self._devices.items():
             own: Randomness = OwnCpu(seeds, j, watching=watching)
-            stages[j] = Both([own, LentCuda(generator_of(device), seeds, j)]) if device.type == "cuda" else own
+            stages[j] = Both([own, Lent(generator_of(device), seeds, j)]) if device.type == "cuda" else own
         return StepDraws(stages, seeds, None if watching else torch.get_rng_state())
 
     def settle(self, draws: StepDraws, *, train: bool) -> None:
         """Remembers whether anything was drawn in a step."""
         if draws.before is None:
-            if not draws.seeds.drawn:
-                self._trusted.add(train)
+            self._draws[train] = bool(self._draws[train]) or draws.seeds.drawn
         elif not torch.equal(draws.before, torch.get_rng_state()):
-            self._trusted.discard(train)
+            self._draws[train] = None
 
 
 @dataclass(frozen=True)

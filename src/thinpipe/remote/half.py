@@ -120,7 +120,7 @@ class Half:
         self._crossings = self._fresh_crossings()
         self._undo: tuple[list[Tensor], dict[str, Any]] | None = None
         self._plans: dict[tuple[str, int, int], ActionList] = {}
-        self._draws = Draws(terms.seed, dict.fromkeys(parts, device))
+        self._draws = Draws(terms.seed, dict.fromkeys([*parts, len(U)], device))  # the loss draws as a stage would
         self._moving = 0.0
         self.wires: Wires | None = None
         self._plan(terms.chunks)  # whatever is wrong with the schedule is said now
@@ -188,6 +188,8 @@ class Half:
                 post.begin(task.number)
                 ambient = Ambient.capture([self.device])
                 draws = self._draws.step(task.step, train=task.train)
+                if last is not None:
+                    last.randomness = draws.stages[len(U)]
                 workers = self._workers(task, ambient, last, draws)
                 step = _PoliteStep(workers, post, ambient, last, self._at(task))
                 if batch is not None:

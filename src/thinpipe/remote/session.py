@@ -91,7 +91,7 @@ class Session:
     ) -> None:
         self.name, self.client, self.offer = name, client, offer_name
         # Nobody else draws meanwhile: a session in the middle of a step may have been lent the default generators.
-        with default_generators, torch.random.fork_rng(devices=[]):
+        with default_generators.get(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(terms.seed)
             middle = offer.make()
         self.inputs: list[Any] | None = None

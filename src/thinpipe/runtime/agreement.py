@@ -86,20 +86,26 @@ def fingerprint(modules: Sequence[nn.Module]) -> str:
     return digest.hexdigest()
 
 
-def agree(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> None:
+def agree(
+    group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float, beside: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Compares values with those of all other ranks.
 
     Args:
         group: the ranks.
         values: what must be the same everywhere, by names for people; plain JSON values.
         timeout: seconds to wait for the others.
+        beside: what is told along with them, and may be different (default: nothing).
+
+    Returns:
+        What each rank has told.
 
     Raises:
         DisagreementError: a rank has another value; the message has both.
         PeerError: a rank failed before it came here.
         StallError: a rank did not come.
     """
-    theirs = gathered(group, values, timeout=timeout)
+    theirs = gathered(group, {**values, **(beside or {})}, timeout=timeout)
     for rank, other in enumerate(theirs):
         if "error" in other:
             raise PeerError(f"rank {rank} could not make its part of the pipeline: {other['error']}")
@@ -110,6 +116,7 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float
                     f"rank {group.rank()} and rank {rank} disagree about the {name}: {value!r} here, "
                     f"{other.get(name)!r} there; start all ranks with the same"
                 )
+    return theirs
 
 
 def gathered(group: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from thinpipe.schedule import in_turn
 from thinpipe.stages.part import grafted
 from thinpipe.stages.parts import Split
 from thinpipe.stages.skip import verify_skippables
-from thinpipe.stages.split import Stage, routes, sequences, verify_sequential
+from thinpipe.stages.split import Stage, routes, sequences, verify_devices, verify_sequential
 
 
 class Spread(nn.Module):
@@ -110,6 +110,7 @@ def assemble(
     Raises:
         SplitError: the model is not what a pipeline can be made of.
         BalanceError: stages, balance, ranks and map do not fit.
+        DeviceError: there is no such GPU.
     """
     names, trees, parts = _parts(model, balance)
     n, world = len(parts), len(ranks)
@@ -120,6 +121,7 @@ def assemble(
             f"ranks 0 to {world - 1} at least once"
         )
     chosen = tuple(ranks[worker] for worker in chosen)
+    verify_devices([device], 1)
     ties = _ties(parts, chosen, rank)
     pops, stashes = routes(parts)
     stages = []

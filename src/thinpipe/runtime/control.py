@@ -8,16 +8,18 @@
             <-- failed: rank 1 at B1.2 ...          everybody repeats it to everybody, and every wait ends with it
             --- failed: rank 1 at B1.2 ...
 
-Three things end a pipeline. Who is to blame is found before anybody is told, because a rank that ends for the sake of
+Four things end a pipeline. Who is to blame is found before anybody is told, because a rank that ends for the sake of
 another one looks as dead as the first:
 
-=============  =========================================================================================================
-``PeerError``  A rank raised an error. It says so itself, before its connections break.
-``PeerLost``   A connection broke and nobody, for half a second, gave a reason: the process is gone. Or a rank closed
-               its pipeline while others were in the middle of a step.
-``StallError`` A rank was silent for ``timeout``: it is stopped, or cut off. Or it is alive, and for ``patience`` has
-               done nothing while others wait: of ranks that wait for each other, the one at the end of the chain.
-=============  =========================================================================================================
+=====================  =================================================================================================
+``PeerError``          A rank raised an error. It says so itself, before its connections break.
+``PeerLost``           A connection broke and nobody, for half a second, gave a reason: the process is gone. Or a rank
+                       closed its pipeline while others were in the middle of a step.
+``StallError``         A rank was silent for ``timeout``: it is stopped, or cut off. Or it is alive, and for
+                       ``patience`` has done nothing while others wait: of ranks that wait for each other, the one at
+                       the end of the chain.
+``DisagreementError``  A rank waits for the others between two steps, and another is in a step that it has left out.
+=====================  =================================================================================================
 
 Where a connection breaks, gloo wakes neither who has sent half of a message nor who has received half of one. A rank
 hangs up, therefore, only when its own last word has left and the other's has come, or nobody takes or sends one for a
@@ -96,7 +98,8 @@ class Control:
         self._me = group.rank()
         self._callbacks: list[Callable[[], None]] = []
         self._changed = threading.Condition()
-        self._told: dict[tuple[str, int, int], Any] = {}
+        # What was told, and how many steps had been begun by who told it.
+        self._told: dict[tuple[str, int, int], tuple[Any, int]] = {}
         self._step = -1
         now = time.monotonic()
         self._stood_still = (-math.inf, -math.inf)
@@ -140,10 +143,11 @@ class Control:
         with self._changed:
             self._step = step
         self._miss_the_gone()
+        self._miss_the_skipped()
 
     def tell(self, kind: str, step: int, value: Any, *, to: int | None = None) -> None:
         """Tells all other ranks, or one of them, something about a step."""
-        message = {"kind": kind, "step": step, "value": value}
+        message = self._message(kind, value, step=step)
         if to is None:
             self._say(message)
         else:
@@ -167,7 +171,7 @@ class Control:
             with self._changed:
                 self._changed.wait_for(lambda: key in told or self.failure or self.closed or peer.steps is not None)
                 if key in told:
-                    return told.pop(key)
+                    return told.pop(key)[0]
             if peer.steps is not None:
                 self._blame("lost", rank, f"closed its pipeline after {peer.steps} steps, and did not tell {what}")
         raise Closed
@@ -213,7 +217,7 @@ class Control:
                 return
             self.closed = True
             if self.failure is None:
-                self._say({"kind": "bye", "step": 0, "value": self._step + 1})
+                self._say(self._message("bye", self._step + 1))
             self._changed.notify_all()
         self._wait_for_peers()
         for mouth in self._mouths.values():
@@ -241,7 +245,7 @@ class Control:
     def _error(self, cause: Cause, told_by: int | None = None) -> ThinpipeError:
         """Makes of a cause the error that is raised on this rank."""
         text = cause.text
-        if cause.rank == self._me:
+        if cause.rank == self._me and cause.kind != "apart":
             text = f"the other ranks gave this one up: {text}"
         if told_by not in (None, cause.rank):
             text += f" (says rank {told_by})"
@@ -256,13 +260,13 @@ class Control:
             if self.failure is not None or self.closed:
                 return
             self.failure = error
-            if cause.kind != "error" and cause.rank in self._peers:
+            if cause.kind in ("lost", "stall") and cause.rank in self._peers:
                 self._peers[cause.rank].settled = True  # nobody waits for its answer
             callbacks = list(self._callbacks)
             self._changed.notify_all()
         _log.error("the pipeline ends: %s", error if isinstance(error, ThinpipeError) else cause.text)
         # Repeated by everybody: a rank may be cut off from the one that found out, and not from others.
-        self._say({"kind": "failed", "step": 0, "value": asdict(cause)}, last=True)
+        self._say(self._message("failed", asdict(cause)), last=True)
         for callback in callbacks:
             callback()
 
@@ -291,7 +295,22 @@ class Control:
                 text = f"closed its pipeline after {peer.steps} steps, and is missed in step {self._step}"
                 self._blame("lost", rank, text)
 
+    def _miss_the_skipped(self) -> None:
+        """Ends a step that a rank has left out: it waits for all ranks elsewhere, after fewer steps than this one."""
+        with self._changed:
+            behind = {rank: begun for (_, _, rank), (_, begun) in self._told.items() if begun <= self._step}
+        for rank, begun in behind.items():
+            text = (
+                f"waits for the others after {begun} steps, while rank {self._me} is in step {self._step}, which all "
+                "ranks must take. Call step() and evaluate() equally often on all of them: a batch that one rank "
+                "leaves out, all must leave out"
+            )
+            self._blame("apart", rank, text)
+
     # -- threads -------------------------------------------------------------------------------------------------------
+
+    def _message(self, kind: str, value: Any = None, *, step: int = 0) -> dict[str, Any]:
+        return {"kind": kind, "step": step, "begun": self._step + 1, "value": value}
 
     def _say(self, message: dict[str, Any], *, last: bool = False) -> None:
         for mouth in self._mouths.values():
@@ -307,7 +326,7 @@ class Control:
                 try:
                     message = mouth.get(timeout=interval)
                 except queue.Empty:
-                    message = {"kind": "alive", "step": 0, "value": None}
+                    message = self._message("alive")
                 if message is None:
                     lane.flush()
                     return
@@ -349,7 +368,7 @@ class Control:
             self._settle(rank)
         elif kind == "bye":
             with self._changed:
-                self._mouths[rank].put({"kind": "noted", "step": 0, "value": None})
+                self._mouths[rank].put(self._message("noted"))
                 self._mouths[rank].put(None)
                 peer.steps = int(value)
                 # Two that say goodbye at once answer each other; a rank that went first is gone after the answer.
@@ -358,8 +377,9 @@ class Control:
             self._miss_the_gone()
         elif kind != "alive":
             with self._changed:
-                self._told[kind, message["step"], rank] = value
+                self._told[kind, message["step"], rank] = value, message["begun"]
                 self._changed.notify_all()
+            self._miss_the_skipped()
 
     def _note(self, peer: _Peer, message: dict[str, Any]) -> None:
         with self._changed:

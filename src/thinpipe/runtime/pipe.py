@@ -33,7 +33,14 @@ from thinpipe.stages.microbatch import Batch
 from thinpipe.stages.part import grafted
 from thinpipe.stages.parts import Split
 from thinpipe.stages.profile import Device, balance_by_time
-from thinpipe.stages.split import shared_parameters, split, verify_devices, verify_sequential
+from thinpipe.stages.split import (
+    indexed,
+    shared_parameters,
+    split,
+    verified_parts,
+    verify_devices,
+    verify_sequential,
+)
 
 CHECKPOINT_MODES = ("always", "except_last", "never")
 RECOMPUTE_MODES = ("all", "cheap")
@@ -105,6 +112,12 @@ class Pipe(nn.Module):
         self.codec, self.grad_codec = codec, grad_codec
         verify_choice(codec)
         verify_choice(grad_codec)
+        self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
+        self.devices = _devices(devices, self.balance, len(module))
+        if self.balance is not None:
+            verified_parts(module, self.balance, self.devices)  # before anything is changed
+        else:
+            verify_devices(self.devices, 1)
         if deferred_batch_norm:
             defer_batch_norm(module)
         self.training = module.training
@@ -114,12 +127,8 @@ class Pipe(nn.Module):
         self._shared: list[nn.Parameter] = []
         self._crossings: dict[Edge, Crossing] = {}
         self._compiling: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
-        self.devices = _devices(devices, self.balance, len(module))
         if self.balance is not None:
             self._assemble(self.balance)
-        else:
-            verify_devices(self.devices, 1)
 
     # -- the stages ------------------------------------------------------------------------------------------------
 
@@ -361,17 +370,8 @@ def _move_error() -> MoveError:
 
 def _devices(devices: Iterable[Device] | None, balance: list[int] | None, layers: int) -> list[torch.device]:
     if devices is not None:
-        return [_indexed(torch.device(device)) for device in devices]
+        return [indexed(device) for device in devices]
     gpus = torch.cuda.device_count()
     if gpus:
         return [torch.device("cuda", k) for k in range(gpus)]
     return [torch.device("cpu")] * (min(2, layers) if balance is None else len(balance))
-
-
-def _indexed(device: torch.device) -> torch.device:
-    """Names a device as its tensors do: "cuda" is the current GPU, and "cpu:0" is "cpu"."""
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device

@@ -31,12 +31,13 @@ from thinpipe.links import Closed, Throttle
 from thinpipe.runtime.agreement import agree, explained, fingerprint, meet, part
 from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.assembly import assemble
+from thinpipe.runtime.batch_digest import BatchDigest
 from thinpipe.runtime.connections import connect
 from thinpipe.runtime.crossing import CodecChoice, crossings, load_state, specs_of, state_of, verify_choice
 from thinpipe.runtime.mesh import Mesh
 from thinpipe.runtime.parcel import Edge
 from thinpipe.runtime.pipe import RECOMPUTE_MODES
-from thinpipe.runtime.randomness import DrawingHabits
+from thinpipe.runtime.randomness import Randomness, RankGenerators
 from thinpipe.runtime.rank_step import LastStage, RankStep, moved, targets_of, with_recomputations
 from thinpipe.runtime.statistics import Statistics, statistics_of
 from thinpipe.runtime.whereabouts import Doing, Whereabouts
@@ -44,6 +45,7 @@ from thinpipe.runtime.worker import Station, Worker
 from thinpipe.schedule import Action, ActionList, Kind, plan, validate
 from thinpipe.stages.batchnorm import defer_batch_norm, deferred_layers, one_batch
 from thinpipe.stages.microbatch import Batch
+from thinpipe.stages.split import indexed
 
 
 class Pipeline(nn.Module):
@@ -77,6 +79,9 @@ class Pipeline(nn.Module):
             Default: ``never``.
         recompute: what is repeated of them, ``all`` or what is ``cheap``; see ``Pipe``. Default: ``all``.
         deferred_batch_norm: whether BatchNorm moves its running statistics once a batch. Default: ``False``.
+        seed: decides, with the step, the stage and the micro-batch, what stages draw at random, as dropout does;
+            PyTorch's own generators stay as they are. Replicas draw different numbers. Default: rank 0's
+            ``torch.initial_seed()``.
         scaler: a gradient scaler that all ranks agree on, such as ``ShardedGradScaler``. Default: none.
         timeout: seconds that a rank may be silent before all others end with a ``StallError``: it was stopped, or cut
             off, or one call kept the interpreter's lock for all that time. A long computation is no silence.
@@ -115,6 +120,7 @@ class Pipeline(nn.Module):
         checkpoint: str | Sequence[int] = "never",
         recompute: str = "all",
         deferred_batch_norm: bool = False,
+        seed: int | None = None,
         scaler: Any = None,
         timeout: float = 15.0,
         patience: float = 600.0,
@@ -157,12 +163,13 @@ class Pipeline(nn.Module):
             for j, stage in enumerate(self.assembly.stages)
             if self.assembly.workers[j] == self.rank
         }
-        self._drawing = DrawingHabits(n)
         self._where = Whereabouts(self.assembly.workers)
         self._steps = self._norms = 0
         self.statistics: Statistics | None = None
-        terms = self._terms(fingerprint(list(stages)), traced=trace is not None)
-        self._compare(talk, terms, timeout=start_timeout)
+        terms = self._terms(fingerprint(list(stages)), seed, traced=trace is not None)
+        theirs = self._compare(talk, terms, timeout=start_timeout, beside={"initial seed": torch.initial_seed()})
+        chosen = theirs[0]["initial seed"] if seed is None else seed
+        self._generators = RankGenerators(chosen, replica=self._mesh.replica, device=self.device)
         self._connections = connect(
             group,
             talk,
@@ -212,9 +219,11 @@ class Pipeline(nn.Module):
         self._non_persistent_buffers_set |= tree._non_persistent_buffers_set
 
     @staticmethod
-    def _compare(talk: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float) -> None:
+    def _compare(
+        talk: dist.ProcessGroup, values: Mapping[str, Any], *, timeout: float, beside: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         try:
-            agree(talk, values, timeout=timeout)
+            return agree(talk, values, timeout=timeout, beside=beside)
         except BaseException:
             part(talk)
             raise
@@ -224,7 +233,7 @@ class Pipeline(nn.Module):
         """The place of each stage's rank in its replica."""
         return tuple(rank - self._mesh.team[0] for rank in self.assembly.workers)
 
-    def _terms(self, model: str, *, traced: bool) -> dict[str, Any]:
+    def _terms(self, model: str, seed: int | None, *, traced: bool) -> dict[str, Any]:
         """Lists what must be the same on all ranks, by names for people."""
         from thinpipe import __version__
 
@@ -238,6 +247,7 @@ class Pipeline(nn.Module):
             "codecs": self.layout["codecs"],
             "recomputed stages": sorted(self._recomputed),
             "model (a digest of names, shapes and types)": model,
+            "seed": seed,
             "gradient scaler": self.scaler is not None,
             "trace": traced,
         }
@@ -262,24 +272,28 @@ class Pipeline(nn.Module):
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def step(self, inputs: Any = None, targets: Any = None) -> Tensor:
+    def step(self, inputs: Any = None, targets: Any = None, *, rows: Any = None) -> Tensor:
         """Trains on one batch: gradients are added to those of the parameters, as ``backward`` does it.
 
         Args:
             inputs: the batch, needed by the rank of the first stage and ignored by the others: a tensor, or a nesting
                 of tuples, lists and dictionaries, cut along the first dimension. With replicas, this replica's rows;
                 they may have different numbers of rows, some none at all.
-            targets: needed by the rank of the last stage; without any, ``loss_fn`` gets the output alone.
+            targets: needed by the rank of the last stage; without any, ``loss_fn`` gets the output alone. If the rank
+                of the first stage has targets of the same shape, on the CPU, they must be the same.
+            rows: names the rows of the batch, by indices, a number or a text, so that ranks which have different ones
+                notice. Given on the ranks of the first and the last stage, or on none. Default: targets are compared.
 
         Returns:
             The loss, weighted by rows: that of the whole batch, over all replicas, on every rank.
 
         Raises:
+            DisagreementError: ranks have different rows, or one has left out a step.
             PeerError, PeerLost, StallError: something failed on another rank; the pipeline is of no use any more.
         """
         with self._guarded():
             began = time.perf_counter()
-            step = self._prepare(inputs, targets, train=True)
+            step = self._prepare(inputs, targets, rows, train=True)
             self._siblings.set_gradients_aside()
             self._ties.set_gradients_aside()
             step.lend_gradients()
@@ -298,23 +312,25 @@ class Pipeline(nn.Module):
             self._finish(step, began)
             return loss
 
-    def evaluate(self, inputs: Any = None, targets: Any = None) -> Any:
+    def evaluate(self, inputs: Any = None, targets: Any = None, *, rows: Any = None) -> Any:
         """Runs a batch forward, in evaluation mode, through the same cuts and codecs.
 
         Args:
             inputs: as in ``step``.
             targets: as in ``step``.
+            rows: as in ``step``.
 
         Returns:
             With targets on the rank of the last stage, the loss on every rank, that of all replicas. Without, the
-            output on that rank, of its own replica's rows, and None on all others, or if there are none.
+            output on that rank, of its own replica's rows, and None on all others, or if there are none: it is not
+            sent back over the links.
         """
         modes = {module: module.training for module in self.modules()}
         self.eval()
         try:
             with self._guarded(), torch.no_grad():
                 began = time.perf_counter()
-                step = self._prepare(inputs, targets, train=False)
+                step = self._prepare(inputs, targets, rows, train=False)
                 step.run(self._actions(train=False), train=False)
                 self._post.flush()
                 loss = self._share_loss(step)
@@ -359,30 +375,35 @@ class Pipeline(nn.Module):
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, inputs: Any, targets: Any, *, train: bool) -> RankStep:
+    def _prepare(self, inputs: Any, targets: Any, named: Any, *, train: bool) -> RankStep:
         number, self._steps = self._steps, self._steps + 1
         source, sink = self.assembly.workers[0], self.assembly.workers[-1]
         self._where.at(f"the start of step {number}")
         self._control.begin(number)
         batch = self._batch(inputs) if self.rank == source else None
         counts = None if batch is None else [count for count in batch.rows if count]
-        rows = self._rows = self._talk.rows(number, counts, train=train)
+        # The first rank speaks, and the last one compares: others have nothing to do with targets.
+        ends = {source} if targets is None else {source, sink}
+        digest = BatchDigest.of(named, targets, alone=source == sink or self.rank not in ends)
+        rows = self._rows = self._talk.rows(number, counts, digest, train=train)
+        n = len(self.assembly.stages)
+        # The loss draws as one more stage would.
+        draws = self._generators.begin([*self._stations, n], train=train)
         last = None
         if self.rank == sink:
-            n = len(self.assembly.stages)
             parts = None if targets is None else [moved(each, self.device) for each in targets_of(targets, rows.own)]
-            last = LastStage(Edge(n - 1, n), self.device, rows, parts, self.loss_fn, self._scaled)
+            last = LastStage(Edge(n - 1, n), self.device, rows, parts, self.loss_fn, self._scaled, draws[n])
         if train and self.scaler is not None:
             self.scaler.scale(torch.zeros((), device=self.device))  # every rank's scaler begins at its first use
         self._post.begin(number)
         ambient = Ambient.capture([self.device])
-        workers = self._workers(len(rows.own), ambient, last, train=train)
+        workers = self._workers(len(rows.own), ambient, last, draws, train=train)
         step = RankStep(workers, self._post, ambient, last, self._at)
         if batch is not None and rows.own:
             step.feed(batch)
         if batch is not None:
             # Not sooner: the threads that say it would keep this one from its work, and nobody waits for it yet.
-            self._talk.announce(number, rows.own, train=train)
+            self._talk.announce(number, rows.own, digest, train=train)
         return step
 
     def _batch(self, inputs: Any) -> Batch:
@@ -393,14 +414,15 @@ class Pipeline(nn.Module):
             raise BatchError("the batch is empty; a step needs at least one row")
         return batch
 
-    def _workers(self, m: int, ambient: Ambient, last: LastStage | None, *, train: bool) -> dict[int, Worker]:
+    def _workers(
+        self, m: int, ambient: Ambient, last: LastStage | None, draws: Mapping[int, Randomness], *, train: bool
+    ) -> dict[int, Worker]:
         n = len(self.assembly.stages)
-        self._randomness = self._drawing.step([self.device] * n, m, training=self.training)
         return {
             j: Worker(
                 station,
                 ambient=ambient,
-                randomness=self._randomness.stages[j],
+                randomness=draws[j],
                 recomputed=frozenset(range(m)) if train and j in self._recomputed else frozenset(),
                 wants_graph=train,
                 threads=torch.get_num_threads(),
@@ -442,7 +464,6 @@ class Pipeline(nn.Module):
         self._connections.trace.tracer.add("wire", "sum over replicas", began, time.perf_counter(), **details)
 
     def _finish(self, step: RankStep, began: float) -> None:
-        self._randomness.settle(recomputes=bool(self._recomputed))
         seconds = time.perf_counter() - began
         self.statistics = statistics_of(
             seconds, step.computed, self._post.stalled, self._connections.ways, self._ties.meter, self._siblings
@@ -494,7 +515,15 @@ class Pipeline(nn.Module):
             self._control.fail(error)
         self.close()
 
-    # -- what codecs remember ------------------------------------------------------------------------------------------
+    # -- what is remembered from one step to the next ------------------------------------------------------------------
+
+    def rng_state_dict(self) -> dict[str, int]:
+        """Returns the seed and the number of steps, which decide what stages draw; the same on all ranks."""
+        return self._generators.state_dict()
+
+    def load_rng_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the draws of a pipeline of the same or of other cuts; all ranks load the same."""
+        self._generators.load_state_dict(state)
 
     def codec_state_dict(self) -> dict[str, Any]:
         """Returns what the codecs of this rank remember from one batch to the next."""
@@ -507,11 +536,8 @@ class Pipeline(nn.Module):
 
 def _device(device: torch.device | str | None) -> torch.device:
     if device is None:
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    found = torch.device(device)
-    if found.type == "cuda" and found.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return found
+        return indexed("cuda" if torch.cuda.is_available() else "cpu")
+    return indexed(device)
 
 
 def _recomputed(checkpoint: str | Sequence[int], stages: int) -> frozenset[int]:

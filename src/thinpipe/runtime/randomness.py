@@ -1,17 +1,22 @@
 """Random numbers in stages: reproducible from a seed, and the same again in a recomputation.
 
-PyTorch has one default generator a device, and stages that share it race for it. So what a stage draws depends on how
-many stages can be drawing at once:
+PyTorch has one default generator a device. Who may use it depends on who else does:
 
-* One stage, or one micro-batch: nobody races. Stages draw from the default generators as the bare module would, and a
-  recomputation sets them back to where the forward began.
-* Several, on the CPU's generator: each forward of a micro-batch has a generator of its own, seeded from the default
-  one's state, the stage and the micro-batch. Random operators are led to it one by one, so that stages still compute
-  in parallel.
-* Several, on one GPU's generator: CUDA's operators take no generator, so the device's is seeded for each forward and
-  set back after it, one stage at a time.
+* A rank of a ``Pipeline`` shares it with the user's own program, which on every rank must draw the same, whatever
+  layers the rank has. Each forward of a micro-batch has numbers of its own, from (seed, step, micro-batch, stage): the
+  default generator is seeded for it and set back after it. A ``Client`` and a ``Server`` draw by the same rule.
+* A ``Pipe`` is a function of the default generator, as the bare module is: a seed decides what it draws, and so do
+  saved states and ``torch.utils.checkpoint`` around it.
 
-If anything was drawn in a step, the default generator moves on by one draw, so that the next step draws anew.
+  - One stage, or one micro-batch: stages draw from the default generators as the bare module would, and a recomputation
+    sets them back to where the forward began.
+  - Several, on the CPU's generator: stages in several threads would race for it, so each forward of a micro-batch has a
+    generator of its own, seeded from the default one's state, the stage and the micro-batch. Random operators are led
+    to it one by one, so that stages still compute in parallel.
+  - Several, on one GPU's generator: CUDA's operators take no generator, so the device's is seeded for each forward and
+    set back after it, one stage at a time.
+
+  If anything was drawn in a step, the default generator moves on by one draw, so that the next step draws anew.
 """
 
 from __future__ import annotations
@@ -19,16 +24,19 @@ from __future__ import annotations
 import hashlib
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-default_generators = threading.RLock()
-"""The default generators belong to the whole process, and so does the lock of those who set them."""
+_of_the_process = threading.RLock()
+default_generators = ContextVar("default_generators", default=_of_the_process)
+"""The default generators belong to the whole process, and so does the lock of those who set them. Whoever holds it for
+a whole forward has another one for the threads that work in that forward: a stage may be a ``Pipe``."""
 
 
 class Randomness(Protocol):
@@ -69,7 +77,7 @@ class Rewound:
             yield
             return
         # Stages may recompute at the same time, each setting the generator: only those that draw wait for each other.
-        with default_generators:
+        with default_generators.get():
             now = self._generator.get_state()
             self._generator.set_state(self._states[i])
             try:
@@ -85,6 +93,23 @@ class Seeds(Protocol):
 
     def seed(self, j: int, i: int) -> int:
         """Makes the seed of stage ``j`` for micro-batch ``i``."""
+
+
+class StepSeeds:
+    """Seeds for the forwards of one step, as a function of the seed and the step alone.
+
+    Args:
+        seed: of the pipeline or the session.
+        step: its number, or whatever else names it.
+    """
+
+    def __init__(self, seed: int | str, step: int | str) -> None:
+        self._text = f"{seed}.{step}."
+        self.drawn = False
+
+    def seed(self, j: int, i: int) -> int:
+        """Makes the seed of stage ``j`` for micro-batch ``i``."""
+        return seed_of(f"{self._text}{j}.{i}".encode())
 
 
 class Entropy:
@@ -137,7 +162,7 @@ class _Led(TorchDispatchMode):
         if any(argument.name == "generator" for argument in func._schema.arguments):
             return func(*args, **kwargs, generator=self._generator)
         # No way to name a generator: lend the operator the default one in our state.
-        with default_generators:
+        with default_generators.get():
             default = torch.default_generator
             theirs = default.get_state()
             default.set_state(self._generator.get_state())
@@ -176,8 +201,12 @@ class OwnCpu:
     again = first
 
 
-class LentCuda:
-    """For a GPU's generator, shared by stages on one device: seeded for each forward, one stage at a time."""
+class Lent:
+    """For a default generator of which others have need as well: seeded for each forward, one at a time, and set back.
+
+    Whatever asks for the default generator gets what the stage draws from: ``torch.utils.checkpoint`` in a stage, and
+    stages that are compiled.
+    """
 
     def __init__(self, generator: torch.Generator, entropy: Seeds, j: int) -> None:
         self._generator = generator
@@ -186,7 +215,8 @@ class LentCuda:
 
     @contextmanager
     def first(self, i: int, *, repeated: bool = True) -> Iterator[None]:
-        with default_generators:
+        with default_generators.get():
+            inner = default_generators.set(threading.RLock())
             theirs = self._generator.get_state()
             self._generator.manual_seed(self._entropy.seed(self._j, i))
             seeded = self._generator.get_state()
@@ -196,6 +226,7 @@ class LentCuda:
                     self._entropy.drawn = True
             finally:
                 self._generator.set_state(theirs)
+                default_generators.reset(inner)
 
     again = first
 
@@ -221,23 +252,66 @@ class Both:
             yield
 
 
+class RankGenerators:
+    """What the stages of one rank draw, in the steps of a whole training.
+
+    Args:
+        seed: of the pipeline, the same on all ranks.
+        replica: which of several pipelines this is; each draws other numbers than the others.
+        device: of the rank's stages.
+
+    Attributes:
+        seed: of the pipeline.
+        steps: how many steps of training there were; an evaluation changes nothing of what they draw.
+    """
+
+    def __init__(self, seed: int, *, replica: int, device: torch.device) -> None:
+        self.seed, self.steps = seed, 0
+        self._replica = replica
+        self._generators = [torch.default_generator]
+        if device.type == "cuda":
+            self._generators.append(generator_of(device))
+        self._evaluations = 0
+
+    def begin(self, stages: Iterable[int], *, train: bool) -> dict[int, Randomness]:
+        """Begins a step: the randomness of each of the stages."""
+        name = str(self.steps) if train else f"{self.steps}.evaluation.{self._evaluations}"
+        if train:
+            self.steps, self._evaluations = self.steps + 1, 0
+        else:
+            self._evaluations += 1
+        seeds = StepSeeds(f"{self.seed}/{self._replica}" if self._replica else self.seed, name)
+        lent = {j: [Lent(generator, seeds, j) for generator in self._generators] for j in stages}
+        return {j: each[0] if len(each) == 1 else Both(each) for j, each in lent.items()}
+
+    def state_dict(self) -> dict[str, int]:
+        """Returns what decides all that is drawn from now on."""
+        return {"seed": self.seed, "step": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another was."""
+        self.seed, self.steps, self._evaluations = int(state["seed"]), int(state["step"]), 0
+
+
 class DrawingHabits:
     """Remembers, for the life of a pipe, which stages draw from the CPU's generator.
 
-    Leading operators costs some microseconds each, so a stage that drew nothing in a whole step is trusted from then
-    on, until the model changes between training and evaluation. Should it draw after all, the trust is withdrawn.
+    Leading operators costs some microseconds each, so a stage that drew nothing in its first step is trusted from then
+    on, until the model changes between training and evaluation. Should it draw after all, the trust is withdrawn. A
+    stage that has drawn is not trusted, though it may draw in some steps only.
     """
 
     def __init__(self, n: int) -> None:
-        self._watching = [True] * n
+        # Of each stage; None as long as nobody knows.
+        self._draws: list[bool | None] = [None] * n
         self._training: bool | None = None
 
     def step(self, devices: Sequence[torch.device], m: int, *, training: bool) -> StepRandomness:
         """Chooses what each stage does about random numbers in one step."""
         if training is not self._training:
             self._training = training
-            self._watching = [True] * len(self._watching)
-        return StepRandomness(devices, m, self._watching)
+            self._draws = [None] * len(self._draws)
+        return StepRandomness(devices, m, self._draws)
 
 
 class StepRandomness:
@@ -246,11 +320,11 @@ class StepRandomness:
     Args:
         devices: the device of each stage.
         m: the number of micro-batches.
-        watching: which stages are watched; updated when the forward is over.
+        draws: which stages draw, None where nobody knows; updated when the forward is over.
     """
 
-    def __init__(self, devices: Sequence[torch.device], m: int, watching: list[bool]) -> None:
-        self._watching = watching
+    def __init__(self, devices: Sequence[torch.device], m: int, draws: list[bool | None]) -> None:
+        self._draws = draws
         self._entropies: dict[torch.device, Entropy] = {}
         self._own: list[OwnCpu] = []
         self.stages: list[Randomness] = []
@@ -260,7 +334,7 @@ class StepRandomness:
         for j, device in enumerate(devices):
             parts: list[Randomness] = []
             if racing:
-                own = OwnCpu(self._entropies[torch.device("cpu")], j, watching=watching[j])
+                own = OwnCpu(self._entropies[torch.device("cpu")], j, watching=draws[j] is not False)
                 self._own.append(own)
                 parts.append(own)
             else:
@@ -275,15 +349,15 @@ class StepRandomness:
             return Rewound(generator)
         if device not in self._entropies:
             self._entropies[device] = Entropy(generator)
-        return LentCuda(generator, self._entropies[device], j)
+        return Lent(generator, self._entropies[device], j)
 
     def settle(self, *, recomputes: bool) -> None:
         """Ends the forward: moves the default generators on, and remembers who draws."""
         moved = [device for device, entropy in self._entropies.items() if entropy.settle()]
         for j, own in enumerate(self._own):
-            self._watching[j] = own.drawn
-        if torch.device("cpu") in moved and not all(self._watching):
-            self._watching[:] = [True] * len(self._watching)
+            self._draws[j] = bool(self._draws[j]) or own.drawn
+        if torch.device("cpu") in moved and not all(self._draws):
+            self._draws[:] = [drew or None for drew in self._draws]
             if recomputes:
                 warnings.warn(
                     "somebody drew random numbers during a forward in which no stage was known to draw. If it was "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from thinpipe.runtime.ambient import Ambient
 from thinpipe.runtime.graph import loosened, take_grad
 from thinpipe.runtime.parcel import Edge, Grads, Parcel, back, there
 from thinpipe.runtime.post import Post
+from thinpipe.runtime.randomness import Randomness
 from thinpipe.runtime.talk import Rows
 from thinpipe.runtime.transfer import Mover, mark_ready
 from thinpipe.runtime.worker import Worker
@@ -36,6 +37,7 @@ class LastStage:
         targets: of each micro-batch; None where nobody gave any.
         loss_fn: compares outputs with targets.
         scale: multiplies the weight that a loss goes backward with.
+        randomness: what surrounds ``loss_fn``, which may draw as a stage may (default: nothing).
     """
 
     edge: Edge
@@ -44,6 +46,7 @@ class LastStage:
     targets: list[Any] | None
     loss_fn: Callable[..., Tensor]
     scale: Callable[[Tensor], Tensor]
+    randomness: Randomness | None = None
     losses: list[tuple[Tensor, float]] = field(default_factory=list)
     outputs: list[Parcel] = field(default_factory=list)
 
@@ -58,7 +61,8 @@ class LastStage:
 
     def compare(self, i: int, output: Any) -> tuple[Tensor, Tensor]:
         """Computes the loss of a micro-batch; with it comes its weight by rows, which it goes backward with."""
-        loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
+        with nullcontext() if self.randomness is None else self.randomness.first(i, repeated=False):
+            loss = self.loss_fn(output) if self.targets is None else self.loss_fn(output, self.targets[i])
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise BatchError(f"loss_fn must return one number, the mean over the rows, got {_shape(loss)}")
         share = self.rows.own[i] / self.rows.total

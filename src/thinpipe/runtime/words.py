@@ -9,15 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinpipe.errors import PacketError, PeerError, PeerLost, StallError, ThinpipeError
+from thinpipe.errors import DisagreementError, PacketError, PeerError, PeerLost, StallError, ThinpipeError
 
 MOST = 1 << 16
 """Bytes of a message."""
 
-_FIELDS = {"kind": str, "step": int, "at": str, "moves": int, "waits_for": int | None}
+_FIELDS = {"kind": str, "step": int, "begun": int, "at": str, "moves": int, "waits_for": int | None}
 """What every message has, beside its value."""
 
-FAILURES: dict[str, type[ThinpipeError]] = {"error": PeerError, "lost": PeerLost, "stall": StallError}
+FAILURES: dict[str, type[ThinpipeError]] = {
+    "error": PeerError,
+    "lost": PeerLost,
+    "stall": StallError,
+    "apart": DisagreementError,
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Cause:
     """Why a pipeline ended.
 
     Args:
-        kind: ``error``, ``lost`` or ``stall``.
+        kind: ``error``, ``lost``, ``stall`` or ``apart``.
         rank: the one to blame.
         text: what happened to it.
     """

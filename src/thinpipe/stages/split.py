@@ -95,8 +95,21 @@ def verify_devices(devices: Sequence[torch.device], stages: int) -> None:
     if len(devices) < stages:
         raise DeviceError(
             f"too few devices to hold given partitions (devices: {len(devices)}, partitions: {stages}); "
-            "a device may be listed more than once"
+            'a device may be listed more than once, devices=["cpu", "cpu"] for instance'
         )
+    for device in devices[:stages]:
+        if device.type == "cuda" and (device.index or 0) >= (gpus := torch.cuda.device_count()):
+            raise DeviceError(f'there is no {device} among {gpus} GPUs; a stage may be on "cpu"')
+
+
+def indexed(device: torch.device | str | int) -> torch.device:
+    """Names a device as its tensors do: "cuda" is the current GPU, if there is any, and "cpu:0" is "cpu"."""
+    found = torch.device(device)
+    if found.type == "cpu":
+        return torch.device("cpu")
+    if found.type == "cuda" and found.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
 
 
 def split(module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch.device]) -> list[Stage]:
@@ -107,15 +120,29 @@ def split(module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch
         balance: the number of layers of each stage.
         devices: a device for each stage; extra ones are left alone.
     """
-    verify_devices(devices, len(balance))
-    parts = sequences(module, balance)
-    _verify_apart(parts, devices)
+    parts = verified_parts(module, balance, devices)
     pops, stashes = routes(parts)
     firsts = [sum(balance[:j]) for j in range(len(balance))]
     return [
         Stage(j, part.to(device), device, first, pops[j], stashes[j])
         for j, (part, device, first) in enumerate(zip(parts, devices, firsts, strict=False))
     ]
+
+
+def verified_parts(
+    module: nn.Sequential, balance: Sequence[int], devices: Sequence[torch.device]
+) -> list[nn.Sequential]:
+    """Cuts a module as ``split`` does, and leaves its layers where and as they are.
+
+    Raises:
+        BalanceError: the balance does not fit; said first, since the number of devices depends on it.
+        DeviceError: there are too few devices, or one does not exist.
+        SharedStateError: two stages share what they must not.
+    """
+    parts = sequences(module, balance)
+    verify_devices(devices, len(balance))
+    _verify_apart(parts, devices)
+    return parts
 
 
 def sequences(module: nn.Sequential, balance: Sequence[int]) -> list[nn.Sequential]:

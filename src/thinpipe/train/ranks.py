@@ -20,7 +20,6 @@ from thinpipe.runtime.crossing import CodecChoice
 from thinpipe.runtime.pipeline import Pipeline
 from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.parts import Split
-from thinpipe.train.dice import dice
 from thinpipe.train.parts import loss, optimizer
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, rank_sides
@@ -77,6 +76,7 @@ class Ranks:
             map=workers,
             replicas=replicas,
             device=device,
+            seed=recipe.seed,
             throttle=None if bandwidth is None else lambda: Throttle(bandwidth),
             trace=trace,
         )
@@ -87,6 +87,7 @@ class Ranks:
             decay(self._optimizer, self._pipeline)
         loaded = checkpoint.load(folder, self._pipeline, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
+        self._pipeline.load_rng_state_dict({"seed": recipe.seed, "step": self.committed})
         self._saved = self.committed
         self.cost: SidedCost | None = None
 
@@ -95,11 +96,7 @@ class Ranks:
         self._pipeline.train()
         began, before = time.perf_counter(), self._counted()
         set_lr(self._optimizer, lr)
-        # In micro-batches each stage has dice of its own, from the same seed. Without, ranks draw as one device does,
-        # and would all throw the same ones. So would replicas.
-        apart = self._pipeline.rank if self._recipe.chunks == 1 else self._pipeline.replica
-        with dice(self._recipe.seed, self.committed, [self._pipeline.device], apart=apart):
-            found = self._pipeline.step(self._own(inputs), self._own(targets))
+        found = self._pipeline.step(self._own(inputs), self._own(targets))
         if clip is not None:
             self._pipeline.clip_grad_norm_(clip)
         if self._optimizer is not None:

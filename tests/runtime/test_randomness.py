@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from support import CHECKPOINT_MODES
 from thinpipe import Pipe
+from thinpipe.errors import RecomputeError
 from thinpipe.runtime.randomness import Entropy, OwnCpu, Rewound
 
 
@@ -64,6 +66,30 @@ def test_recomputation_draws_the_numbers_of_the_forward(stages):
         again = one_step(pipe_of(stages, checkpoint), 7)
         assert torch.equal(again[0], kept[0])
         torch.testing.assert_close(again[1], kept[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_dropout_that_pytorch_itself_would_recompute_is_refused_where_it_would_draw_other_numbers(reentrant):
+    class Checkpointed(nn.Module):
+        def __init__(self, p):
+            super().__init__()
+            self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout(p)
+
+        def forward(self, x):
+            return torch_checkpoint(lambda y: self.dropout(self.linear(y)), x, use_reentrant=reentrant)
+
+    model, x = nn.Sequential(Checkpointed(0.5), nn.Linear(8, 8)), torch.rand(6, 8, requires_grad=True)
+    alone = Pipe(copy.deepcopy(model), [2], devices=["cpu"], checkpoint="never")
+    for each in (model, alone):
+        torch.manual_seed(3)
+        each(x).sum().backward()
+    for one, other in zip(alone.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad), "a stage alone draws from PyTorch's generator"
+    pipe = Pipe(model, [1, 1], devices=["cpu", "cpu"], chunks=2, checkpoint="never")
+    with pytest.raises(RecomputeError, match=r"inside torch.utils.checkpoint.*checkpoint='always'"):
+        pipe(x)
+    pipe.eval()
+    pipe(x).sum().backward()  # nothing is drawn, so nothing can differ
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINT_MODES)

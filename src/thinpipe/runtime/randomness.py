@@ -22,16 +22,21 @@ PyTorch has one default generator a device. Who may use it depends on who else d
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
+import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from thinpipe.errors import RecomputeError
 
 _of_the_process = threading.RLock()
 default_generators = ContextVar("default_generators", default=_of_the_process)
@@ -158,6 +163,13 @@ class _Led(TorchDispatchMode):
         devices = [x.device for x in args if isinstance(x, Tensor)] + [torch.device(kwargs.get("device") or "cpu")]
         if any(device.type != "cpu" for device in devices):
             return func(*args, **kwargs)
+        if _inside_torch_checkpoint():
+            raise RecomputeError(
+                f"{func} draws random numbers inside torch.utils.checkpoint, which sets back PyTorch's own generator "
+                "when it recomputes. Stages that compute at the same time draw from generators of their own, so it "
+                "would draw other numbers then, and gradients would be wrong. Turn the model's own checkpointing off, "
+                "and have thinpipe recompute: checkpoint='always'"
+            )
         self.drawn = True
         if any(argument.name == "generator" for argument in func._schema.arguments):
             return func(*args, **kwargs, generator=self._generator)
@@ -171,6 +183,14 @@ class _Led(TorchDispatchMode):
             finally:
                 self._generator.set_state(default.get_state())
                 default.set_state(theirs)
+
+
+def _inside_torch_checkpoint() -> bool:
+    """Tells whether the layer that computes right now will be repeated by ``torch.utils.checkpoint``."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != torch_checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class OwnCpu:

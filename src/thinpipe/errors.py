@@ -107,3 +107,7 @@ class RefusedError(ThinpipeError, ConnectionError):
 
 class BusyError(RefusedError):
     """A server that does not take a client now, and may later: it is full, or still busy with the same session."""
+
+
+class NotFiniteError(ThinpipeError, FloatingPointError):
+    """A training whose loss, gradients or weights are NaN or infinite."""

@@ -164,13 +164,84 @@ def test_damaged_files_are_left_out_and_counted(tmp_path):
     (root / "train/ant/1.png").write_bytes(whole[: len(whole) // 2])
     (root / "train/bee/0.png").write_bytes(b"not an image at all")
     (root / "test/bee/0.png").write_bytes(b"")
-    data = load_folders(root, decode_pixels=4)
+    data = load_folders(root, decode_pixels=4, max_damaged=0.4)
     assert data.skipped == 3
-    assert data.skipped_first[0].endswith("1.png")
     assert data.train_labels.tolist() == [0, 0, 1, 1] and data.test_labels.tolist() == [0, 0, 1]
     assert data.train_images[:, 1, 0, 0].tolist() == [0, 20, 10, 20]
-    assert "3 files are no images" in str(data)
-    assert load_folders(root, decode_pixels=4).skipped_first == data.skipped_first  # from the cache
+    train, test = data.notes
+    assert f"2 of 6 images to train on cannot be read: {root / 'train/ant/1.png'}, {root / 'train/bee/0.png'}" in train
+    assert f"1 of 4 images to test with cannot be read: {root / 'test/bee/0.png'}" in test and test in str(data)
+    assert load_folders(root, decode_pixels=4, max_damaged=0.4).notes == data.notes  # from the cache
+
+
+def damaged_eighth(root, damaged):
+    for number in range(8):
+        paint(root / "train" / "ab"[number % 2] / f"{number}.png", (number, 0, 0))
+        paint(root / "test" / "ab"[number % 2] / f"{number}.png", (number, 0, 0))
+    for number in range(damaged):
+        (root / "train" / "ab"[number % 2] / f"{number}.png").write_bytes(b"not an image at all")
+    return root
+
+
+def test_too_many_damaged_files_are_refused_with_their_names_and_what_allows_them(tmp_path):
+    root = damaged_eighth(tmp_path / "root", 2)
+    for _ in range(2):  # decoded, and from the cache, where the damage is the same
+        with pytest.raises(DamagedDataError) as refused:
+            load_folders(root, decode_pixels=4)
+        for words in ("2 of 8 images", "a/0.png", "b/1.png", "cannot identify", "25.0%", "--set max_damaged=0.25"):
+            assert words in str(refused.value)
+    data = load_folders(root, decode_pixels=4, max_damaged=0.25)
+    assert len(data.train_labels) == 6 and len(data.test_labels) == 8 and len(data.notes) == 1
+
+
+def test_a_few_damaged_files_of_many_are_told_and_left_out(tmp_path):
+    for number in range(200):
+        paint(tmp_path / "root" / "train" / "a" / f"{number}.png")
+    paint(tmp_path / "root" / "test" / "a" / "0.png")
+    (tmp_path / "root/train/a/7.png").write_bytes(b"?")
+    data = load_folders(tmp_path / "root", decode_pixels=4)
+    assert len(data.train_labels) == 199 and "1 of 200 images to train on cannot be read" in data.notes[0]
+
+
+def test_a_file_that_could_not_be_read_once_is_tried_again(tmp_path):
+    """A disk that fails for a moment, or a missing right, changes neither the size nor the time of a file."""
+    root = damaged_eighth(tmp_path / "root", 0)
+    file = root / "train/a/0.png"
+    whole, state = file.read_bytes(), file.stat()
+    file.write_bytes(b"x" * len(whole))
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert load_folders(root, decode_pixels=4, max_damaged=0.5).skipped == 1
+    file.write_bytes(whole)
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert load_folders(root, decode_pixels=4).skipped == 0
+
+
+@pytest.mark.parametrize("ending", ["bmp", "gif", "jpg", "png", "ppm", "tif", "webp"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_an_image_that_was_cut_short_is_never_taken_in_part(tmp_path, ending, share):
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    file = tmp_path / f"0.{ending}"
+    Image.fromarray(pixels).save(file)
+    os.truncate(file, int(file.stat().st_size * share))
+    other = paint(tmp_path / "1.png")
+    found = decoded([file, other], 8, cache=tmp_path / "cache")
+    assert found.lost == (0,) and found.kept.tolist() == [1] and found.reason
+
+
+def test_files_that_are_passed_over_are_told(tmp_path):
+    root = split_folder(tmp_path / "root")
+    (root / "train" / "ant" / "photo.heic").touch()
+    paint(root / "train" / "loose.png")
+    (note,) = load_folders(root, decode_pixels=4).notes
+    assert "2 files are left out" in note and "photo.heic" in note and "loose.png" in note
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may list any folder")
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path):
+    root = split_folder(tmp_path / "root")
+    (root / "train" / "ant" / "more").mkdir(mode=0)
+    with pytest.raises(DamagedDataError, match="cannot be listed"):
+        list_images(root)
 
 
 def test_nothing_but_damaged_files_is_an_error(tmp_path):

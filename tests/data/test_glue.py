@@ -68,6 +68,21 @@ def test_a_wrong_line_is_named(tmp_path, text, expected):
         read_tsv(write(tmp_path / "t.tsv", text), "rte")
 
 
+def test_rows_that_are_missing_and_texts_that_are_empty_are_told(tmp_path):
+    rows = [f"{row}\tA\tB\t{row % 2}\n" for row in range(199)]
+    write(tmp_path / "RTE/train.tsv", RTE + "".join(rows) + "199\tA\t \t0\n")
+    write(tmp_path / "RTE/dev.tsv", RTE + "0\tC\tD\t0\n")
+    data = load_glue("rte", tmp_path)
+    assert len(data.train) == 200
+    missing, empty, tested = data.notes
+    assert "train.tsv has 200 rows, and that of the published rte 2,490" in missing and "277" in tested
+    assert "1 of 200 rows" in empty and empty.endswith("an empty text: rows 200 (0.50%)")
+    write(tmp_path / "RTE/train.tsv", RTE + "".join(rows[:9]) + "9\t\tB\t0\n")
+    with pytest.raises(DamagedDataError, match=r"1 of 10 rows .* 10\.0%.* --set max_damaged=0\.1"):
+        load_glue("rte", tmp_path)
+    assert len(load_glue("rte", tmp_path, max_damaged=0.1).train) == 10
+
+
 def test_other_files_and_tasks_are_refused(tmp_path):
     (tmp_path / "t.tsv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DamagedDataError, match="no text in UTF-8"):

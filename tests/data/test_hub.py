@@ -68,6 +68,23 @@ def test_columns_and_labels_that_are_not_there_are_named(monkeypatch):
         load_hub_texts("some/texts", first="text")
 
 
+def test_a_row_without_a_text_or_with_a_class_that_has_no_name_is_refused(monkeypatch):
+    serve(monkeypatch, lambda *_, **__: Rows({"text": ["a", None], "label": [0, 1]}))
+    with pytest.raises(DamagedDataError, match="row 1 of train has no text in the column text"):
+        load_hub_texts("some/texts", first="text")
+    serve(monkeypatch, lambda *_, **__: Rows({"text": ["a", "b"], "label": [0, 2]}, ["no", "yes"]))
+    with pytest.raises(DamagedDataError, match="a row has the class 2, and there are 2 with names"):
+        load_hub_texts("some/texts", first="text")
+
+
+def test_an_image_that_cannot_be_read_is_named(monkeypatch):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'thinpipe[data]'")
+    photos = [image.new("RGB", (9, 6)), None]
+    serve(monkeypatch, lambda *_, **__: Rows({"img": photos, "label": [0, 0]}))
+    with pytest.raises(DamagedDataError, match="some/images, row 1 of train: its image cannot be read"):
+        load_hub_images("some/images", image="img", decode_pixels=4)
+
+
 def test_images_become_squares_of_bytes(monkeypatch):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'thinpipe[data]'")
     photos = [image.new("RGB", (9, 6), (1, 2, 3)), image.new("L", (4, 4), 7)]

@@ -534,6 +534,17 @@ def test_a_loss_that_is_not_finite_is_told_and_leaves_json_alone():
     assert "train_loss" not in ran.samples() and ran.notes() == ["the loss was not finite, first in epoch 2"]
 
 
+def test_a_row_that_diverges_is_recorded_like_any_other(tmp_path):
+    words = ("sortquant-cifar10", "--tiny", "--rows", "none,had4", "--set", "lr=1e6", "--output", tmp_path, "--json")
+    said = said_by(reproduce(*words))
+    for row in said["rows"]:
+        assert row["epochs"] == 3 and row["notes"] == ["the loss was not finite, first in epoch 1"]
+        assert "train_loss" not in row["samples"] and "on_nan" not in row["settings"]["recipe"]
+    assert len(said["rows"]) == 2
+    again = reproduce(*words)
+    assert said_by(again)["rows"] == said["rows"], "they are not trained again"
+
+
 @pytest.mark.parametrize(
     "values", [[], [(0.5, 90.0, 0.0)], [(0.1, -3.0, 0.2), (1.0, 97.0, 0.0)], [(1, 1e-9, 0), (2, 2e-9, 0)]]
 )

@@ -9,12 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from thinpipe.checkpoint import latest
 from thinpipe.cli import app
 from thinpipe.train.encoder import encoder
 from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
 from thinpipe.train.recipes import resolved
+from train.small import write_glue
 
 NEAR = {"rel": 1e-4, "abs": 1e-6}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -47,6 +50,9 @@ CASES = [
     {"run": "broken rows", "recipe": "cola", "fields": DROPPING, "settings": ROWS, "stop_after": 5},
     {"run": "broken rows", "recipe": "cola", "fields": {}, "settings": {}, "resume": True},
 ]
+
+WILD = {"epochs": 1, "batch": 240, "lr": 1e6}
+"""What diverges in a few steps."""
 
 ALONE = {**TEXTS, "limit": 9}  # the last batch has one row, and the second replica none of it
 REPLICAS = [
@@ -123,6 +129,58 @@ def test_the_log_has_the_bytes_that_replicas_add_up(replicas):
         assert all(gradients < cost[name] < 1.1 * gradients for name in ("raw_sent", "raw_received"))
 
 
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory, _files):
+    """Two ranks that diverge, and two whose files differ."""
+    folder = tmp_path_factory.mktemp("troubled")
+    shorter, damaged = folder / "shorter", folder / "damaged"
+    for path in (shorter, damaged):
+        write_glue(path / "glue")
+    lines = (shorter / "glue" / "RTE" / "train.tsv").read_text().splitlines()
+    (shorter / "glue" / "RTE" / "train.tsv").write_text("\n".join(lines[:-1]) + "\n")
+    (damaged / "glue" / "RTE" / "train.tsv").write_text("\n".join([*lines[:-1], "12 of a row"]) + "\n")
+    texts = {**TEXTS, "limit": 0}
+    cases = [
+        {"run": "stages", "fields": WILD, "settings": {**STAGES, "every": 2}},
+        {"run": "rows", "fields": WILD, "settings": {**ROWS, "every": 2}},
+        {"run": "stages unsaved", "fields": WILD, "settings": STAGES},
+        {"run": "rows unsaved", "fields": WILD, "settings": ROWS},
+        {"run": "other", "recipe": "rte", "fields": texts, "settings": STAGES, "data": [str(_files), str(shorter)]},
+        {"run": "damaged", "recipe": "rte", "fields": texts, "settings": ROWS, "data": [str(_files), str(damaged)]},
+    ]
+    folder, statuses = trained(2, cases, _files, folder)
+    return folder, {case["run"]: [of_rank[k] for of_rank in statuses] for k, case in enumerate(cases)}
+
+
+@pytest.mark.parametrize("name", ["stages", "rows", "stages unsaved", "rows unsaved"])
+def test_ranks_that_diverge_stop_together_and_save_nothing_that_is_not_finite(name, troubled):
+    folder, said = troubled
+    first, second = said[name]
+    assert first.startswith("NotFiniteError: step") and second.partition("\n")[0] == first.partition("\n")[0]
+    assert "learning rate 1e+06" in first and "--set warmup=0.1" in first
+    states = folder / name / "states"
+    if "unsaved" in name:
+        assert "the loss is nan" in first and "No weights were saved" in first and not states.exists()
+        return
+    assert f"good weights are in {latest(states)}" in first
+    files = list(states.rglob("model/*.safetensors"))
+    assert files and all(each.isfinite().all() for file in files for each in load_file(file).values())
+
+
+def test_ranks_with_other_samples_are_told_what_differs(troubled):
+    folder, said = troubled
+    for text in said["other"]:
+        assert text.startswith("DisagreementError: rank 0 and rank 1 have other samples: 12 to train on")
+        assert "11 to train on" in text
+    assert not (folder / "other" / "recipe.json").exists()
+
+
+def test_what_one_rank_cannot_load_is_said_by_it_alone(troubled):
+    first, second = troubled[1]["damaged"]
+    assert first == "ToldElsewhere: rank 1 could not load the samples"
+    assert second.startswith("DamagedDataError") and "line 13: 1 columns instead of 4" in second
+
+
 @pytest.mark.parametrize("name", ["", " texts", " rows"])
 def test_a_signal_to_one_rank_stops_all_after_the_same_step_and_nothing_is_lost(name, runs):
     folder, statuses = runs
@@ -167,3 +225,12 @@ def alone(*words):
     result = CliRunner().invoke(app, ["train", *map(str, words)])
     assert result.exit_code == 2, result.output
     return " ".join(result.output.replace("│", " ").split())
+
+
+def test_rank_0_alone_says_why_all_ranks_stop(tmp_path):
+    words = [*TORCHRUN, "2", "-m", "thinpipe", "train", "digits", "--run-dir", str(tmp_path / "run"), "--stages", "2"]
+    done = subprocess.run(
+        [*words, "--epochs", "1", "--lr", "1e6"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("the loss is nan") == 1 and "rank 0: step" in done.stderr, done.stderr[-3000:]

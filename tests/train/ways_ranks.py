@@ -1,8 +1,9 @@
 """Two ranks that train one run after the other, for test_ways_ranks.py; started once, by torchrun.
 
 Run as ``torchrun --nproc-per-node 2 ways_ranks.py FOLDER CASES``; cases are a JSON list of objects with the name of the
-run, the recipe (``digits``, unless it is said), its fields, settings, whether to resume, and after how many lines of
-its log rank 1 gets a SIGTERM. The exit statuses of all cases are written beside the runs, by rank.
+run, the recipe (``digits``, unless it is said), its fields, settings, whether to resume, the folder of data sets of
+each rank, and after how many lines of its log rank 1 gets a SIGTERM. The exit statuses of all cases, or what they
+raised, are written beside the runs, by rank.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 
 from thinpipe import join
+from thinpipe.errors import ThinpipeError
 from thinpipe.train.beginning import begin, resume
 from thinpipe.train.together import share
 from thinpipe.train.torchrun import Torchrun, leave
@@ -37,7 +39,12 @@ def run(case, folder, here):
     found = share(None if here.rank else choose(name, case["fields"], words, path))
     if here.rank and "stop_after" in case:
         threading.Thread(target=interrupted, args=(path / "log.jsonl", case["stop_after"]), daemon=True).start()
-    return train(*found, here=here, trace=None)
+    if "data" in case:
+        os.environ["THINPIPE_DATA"] = case["data"][here.rank]
+    try:
+        return train(*found, here=here, trace=None)
+    except ThinpipeError as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def main():

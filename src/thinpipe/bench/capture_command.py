@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.table import Table
 from thinpipe.bench.capture import Plan, Subject, capture, load, save
 from thinpipe.bench.capture_subjects import minilm, mobilenet, read_cola, read_images, small
 from thinpipe.bench.options import Json, Seed, progress
+from thinpipe.finite import dumps
 
 Make: TypeAlias = Callable[[], Subject]
 
@@ -77,7 +77,7 @@ def capture_command(
         console.print(line)
     if json:
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        typer.echo(javascript.dumps({"bench": "capture", "tensors": shapes, "losses": losses, "skipped": skipped}))
+        typer.echo(dumps({"bench": "capture", "tensors": shapes, "losses": losses, "skipped": skipped}))
 
 
 def _subjects(

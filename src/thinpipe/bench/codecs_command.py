@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from thinpipe.bench.options import Json, Output, Tiny, kept, progress, report
 from thinpipe.bench.record import Record
 from thinpipe.codecs import CATALOGUE
 from thinpipe.errors import ThinpipeError
+from thinpipe.finite import dumps
 
 _TINY = (2, 8, 16, 16)
 
@@ -98,7 +98,7 @@ def codecs_command(
     report(BENCH, splits_sheet(records), [], output=output, tiny=tiny, as_json=False)
     report(BENCH, speed_sheet([speed]), [speed], output=output, tiny=tiny, as_json=False)
     if json:
-        typer.echo(javascript.dumps(_summary(records, speed)))
+        typer.echo(dumps(_summary(records, speed)))
 
 
 def _measure_device(

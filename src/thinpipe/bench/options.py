@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from thinpipe.bench.sheet import Sheet
 from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import has_torchgpipe
 from thinpipe.errors import DeviceError
+from thinpipe.finite import dumps
 from thinpipe.suggest import instead_of
 
 Rows: TypeAlias = Annotated[
@@ -116,4 +116,4 @@ def report(
             console.print(f"recorded in {record.path(output or Path('results'))}")
     if as_json:
         table = [dict(zip(sheet.heads, line, strict=True)) for line in sheet.lines]
-        typer.echo(json.dumps({"bench": bench, "table": table, "rows": [record.entries() for record in records]}))
+        typer.echo(dumps({"bench": bench, "table": table, "rows": [record.entries() for record in records]}))

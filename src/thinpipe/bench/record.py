@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import platform
 import shlex
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from thinpipe.errors import ThinpipeError
+from thinpipe.finite import dumps, loads
 
 
 class RecordError(ThinpipeError, ValueError):
@@ -154,7 +154,7 @@ class Record:
 
     def line(self) -> str:
         """Writes the record as one line of JSON."""
-        return json.dumps(self.entries())
+        return dumps(self.entries())
 
     @property
     def origin(self) -> str:
@@ -176,7 +176,7 @@ class Record:
         """Writes the record to the file of its row, and returns where that is."""
         path = self.path(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.entries(), indent=1) + "\n")
+        path.write_text(dumps(self.entries(), indent=1) + "\n")
         return path
 
     @classmethod
@@ -187,7 +187,7 @@ class Record:
             RecordError: the file is something else, or a part of it.
         """
         try:
-            entries = json.loads(path.read_text())
+            entries = loads(path.read_text())
             known = {each.name: entries.pop(each.name) for each in fields(cls) if each.name in entries}
             known["machine"] = Machine(**known["machine"])
             return cls(results=entries, **known)

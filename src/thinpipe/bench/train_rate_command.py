@@ -74,7 +74,8 @@ def train_rate_command(
     if rows is not None and codecs is not None:
         raise typer.BadParameter("--rows names the codec of each row, as cut-had:4; leave out --codecs")
     name = recipe or (_TINY_RECIPE if tiny else _RECIPE)
-    usual: dict[str, Any] = {"epochs": _TINY_EPOCHS if tiny else _EPOCHS}
+    # A row that diverges is recorded like any other.
+    usual: dict[str, Any] = {"epochs": _TINY_EPOCHS if tiny else _EPOCHS, "on_nan": "continue"}
     said = {"cut": cut, "chunks": chunks, "epochs": epochs, "seed": seed, "data_dir": data_dir and str(data_dir)}
     given = {field: value for field, value in said.items() if value is not None}
     try:

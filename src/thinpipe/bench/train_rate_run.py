@@ -87,6 +87,8 @@ def measured(plan: Plan, stop: Stop, console: Console) -> Iterator[Record]:
         ImportError: the samples need a package that is not installed.
     """
     samples = data_of(plan.recipe, plan.device)
+    for note in samples.notes:
+        console.print(f"warning: {note}", markup=False, soft_wrap=True)
     alone: Record | None = None
     for number, row in enumerate(plan.rows, 1):
         console.print(f"{plan.recipe.name} {row.name}, {number} of {len(plan.rows)}", soft_wrap=True, markup=False)
@@ -188,8 +190,8 @@ def record_of(plan: Plan, row: Row, timed: Timed, alone: Record | None) -> Recor
             "device": plan.device,
             "threads": torch.get_num_threads(),
             "tiny": plan.tiny,
-            # Where samples and encoders lie is no part of what is trained.
-            "recipe": without_folders({name: each for name, each in recipe.to_json().items() if name != "data_dir"}),
+            # Where encoders lie is no part of what is trained.
+            "recipe": without_folders(recipe.numbers()),
             "settings": settings.to_json(),
             "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import cycle, islice
 from typing import Annotated
@@ -23,6 +22,7 @@ from thinpipe.check.target import UsageError, load
 from thinpipe.check.words import Devices, Factory, High, Shape
 from thinpipe.codecs import codec as codec_of
 from thinpipe.errors import SpecError
+from thinpipe.finite import dumps
 
 _CODECS = "bf16,block:8,had:4,block:4,wave:4,wave:2,wave:1,sort:6+2,uniform:4"
 _MEANING = (
@@ -93,7 +93,7 @@ def probe_command(
     place = ",".join(map(str, cut))
     _show(place, results)
     if as_json:
-        typer.echo(json.dumps({"target": target, "cut": place, "codecs": [asdict(each) for each in results]}))
+        typer.echo(dumps({"target": target, "cut": place, "codecs": [asdict(each) for each in results]}))
 
 
 def _read(text: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,7 +43,6 @@ Progress = Callable[[int, int], None]
 
 _FORM = "1"
 """Changes when images are decoded in another way, so that none of the old way are taken."""
-_NAMED = 5
 
 
 class CacheError(ThinpipeError, OSError):
@@ -57,14 +56,14 @@ class Decoded:
     Args:
         images: rows x 3 x pixels x pixels, uint8, mapped into memory.
         kept: for each row, the number of its file.
-        skipped: how many files have no row, since they could not be read.
-        skipped_first: the first of those.
+        lost: the numbers of the files without a row, since they could not be read.
+        reason: why the first of those could not be read; empty if all could.
     """
 
     images: Tensor
     kept: Tensor
-    skipped: int
-    skipped_first: tuple[str, ...]
+    lost: tuple[int, ...] = ()
+    reason: str = ""
 
 
 def decoded(
@@ -78,7 +77,8 @@ def decoded(
     """Decodes files, or takes what an earlier call kept of the same files.
 
     Files are the same if their paths, sizes and times of change are. What is kept is plain arrays (.npy), and any of
-    it may be deleted at any time.
+    it may be deleted at any time. Files that could not be read are tried again each time: the disk or the right to
+    read them may have been at fault, and not the files.
 
     Args:
         files: the images.
@@ -98,12 +98,17 @@ def decoded(
     target = folder / _key(files, pixels)
     found = _load(target, files, pixels)
     if found is not None:
-        return found
+        if not found.lost:
+            return found
+        faults = list(_squares([files[number] for number in found.lost], pixels, workers))
+        if all(isinstance(each, Exception) for each in faults):
+            return replace(found, reason=str(faults[0]))
+        shutil.rmtree(target, ignore_errors=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _check_room(folder, len(files) * 3 * pixels * pixels)
         with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder, ignore_cleanup_errors=True) as unfinished:
-            _decode(files, pixels, Path(unfinished), workers, progress)
+            reason = _decode(files, pixels, Path(unfinished), workers, progress)
             # Another process may have been faster, with the same images; or what is there is damaged.
             if _load(target, files, pixels) is None:
                 shutil.rmtree(target, ignore_errors=True)
@@ -117,7 +122,7 @@ def decoded(
     found = _load(target, files, pixels)
     if found is None:
         raise CacheError(f"{target} was just written and cannot be read: is the disk full, or somebody deleting it?")
-    return found
+    return replace(found, reason=reason)
 
 
 def _key(files: Sequence[Path], pixels: int) -> str:
@@ -142,9 +147,8 @@ def _load(folder: Path, files: Sequence[Path], pixels: int) -> Decoded | None:
     fits = images.shape == (len(kept), 3, pixels, pixels) and images.dtype == np.uint8 and kept.dtype == np.int64
     if not fits or not len(kept) or kept.min() < 0 or kept.max() >= len(files):
         return None
-    skipped = sorted(set(range(len(files))) - set(kept.tolist()))
-    names = tuple(str(files[number]) for number in skipped[:_NAMED])
-    return Decoded(torch.from_numpy(images), torch.from_numpy(kept), len(skipped), names)
+    lost = tuple(sorted(set(range(len(files))) - set(kept.tolist())))
+    return Decoded(torch.from_numpy(images), torch.from_numpy(kept), lost)
 
 
 def _check_room(folder: Path, needed: int) -> None:
@@ -156,7 +160,8 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _decode(files: Sequence[Path], pixels: int, folder: Path, workers: int | None, progress: Progress | None) -> None:
+def _decode(files: Sequence[Path], pixels: int, folder: Path, workers: int | None, progress: Progress | None) -> str:
+    """Decodes files into a folder; tells why the first of those that cannot be read cannot."""
     kept: list[int] = []
     reason: Exception | None = None
     with (folder / "images.npy").open("wb") as out:
@@ -176,6 +181,7 @@ def _decode(files: Sequence[Path], pixels: int, folder: Path, workers: int | Non
     if not kept:
         raise DamagedDataError(f"none of {len(files)} files can be read as an image; {files[0]}: {reason}") from reason
     np.save(folder / "kept.npy", np.array(kept, dtype=np.int64), allow_pickle=False)
+    return "" if reason is None else str(reason)
 
 
 def _header(out: BinaryIO, rows: int, pixels: int) -> int:
@@ -200,6 +206,8 @@ def _squares(files: Sequence[Path], pixels: int, workers: int | None) -> Iterato
 def _square_or_error(file: Path, pixels: int) -> np.ndarray[Any, Any] | Exception:
     try:
         return decode(file, pixels)
+    except MemoryError:
+        raise  # which says nothing about the file
     except Exception as error:
         return error  # a damaged file makes Pillow's decoders raise nearly anything; all of it means the same here
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from thinpipe.data.images import MAX_DAMAGED, names_text, verify_share
 from thinpipe.data.locate import DamagedDataError, DataError, find
 from thinpipe.data.texts import Texts, TextSet
 
@@ -24,12 +25,14 @@ class Task:
         first: the column of the first text.
         second: the column of the second one; ``None`` where there is one text.
         classes: the names of the classes, in the order of their numbers, as everybody numbers them.
+        rows: how many the published training and validation parts have.
     """
 
     columns: tuple[str, ...]
     first: str
     second: str | None
     classes: tuple[str, ...]
+    rows: tuple[int, int]
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -39,29 +42,46 @@ class Task:
 
 TASKS = {
     "rte": Task(
-        ("index", "sentence1", "sentence2", "label"), "sentence1", "sentence2", ("entailment", "not_entailment")
+        ("index", "sentence1", "sentence2", "label"),
+        "sentence1",
+        "sentence2",
+        ("entailment", "not_entailment"),
+        (2_490, 277),
     ),
     # The official files of CoLA have no header; copies of them often do.
-    "cola": Task(("source", "label", "mark", "sentence"), "sentence", None, ("unacceptable", "acceptable")),
+    "cola": Task(
+        ("source", "label", "mark", "sentence"), "sentence", None, ("unacceptable", "acceptable"), (8_551, 1_043)
+    ),
 }
 """The tasks that can be read, by name."""
 
 
-def load_glue(task: str, data_dir: Path | None = None) -> TextSet:
+def load_glue(task: str, data_dir: Path | None = None, *, max_damaged: float = MAX_DAMAGED) -> TextSet:
     """Loads a task: its training part, and its validation part to test with.
 
     Args:
         task: ``rte`` or ``cola``.
         data_dir: where to look. Default: where ``thinpipe.data.locate.places`` says.
+        max_damaged: the largest share of the rows of a part that may have an empty text. Default: 0.01.
 
     Raises:
         DataError: it is not there, or there is no such task.
-        DamagedDataError: a file is not one of that task.
+        DamagedDataError: a file is not one of that task, or too many of its texts are empty.
     """
     if task not in TASKS:
         raise DataError(f"there is no task {task!r:.40}; there are {', '.join(TASKS)}")
     folder = find(task, data_dir)
-    return TextSet(read_tsv(folder / "train.tsv", task), read_tsv(folder / "dev.tsv", task), TASKS[task].classes)
+    parts, notes = [], []
+    for name, published in zip(("train.tsv", "dev.tsv"), TASKS[task].rows, strict=True):
+        texts = read_tsv(folder / name, task)
+        parts.append(texts)
+        if len(texts) != published:
+            notes.append(f"{folder / name} has {len(texts):,} rows, and that of the published {task} {published:,}")
+        if empty := texts.empty():
+            said = f"{len(empty):,} of {len(texts):,} rows of {folder / name} have an empty text: "
+            said += f"rows {names_text([row + 1 for row in empty])}"
+            notes.append(verify_share(said, len(empty), len(texts), max_damaged))
+    return TextSet(parts[0], parts[1], TASKS[task].classes, tuple(notes))
 
 
 def read_tsv(path: Path, task: str) -> Texts:

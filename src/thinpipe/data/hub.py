@@ -40,15 +40,15 @@ def load_hub_texts(
     Raises:
         ImportError: the package is not installed.
         DataError: the hub, or that data set, cannot be reached.
-        DamagedDataError: it has no such columns, or rows without a class.
+        DamagedDataError: it has no such columns, or rows without a class or a text.
     """
     parts = [_load(repository, config, split, options) for split in (train, test)]
     made = []
-    for rows in parts:
+    for split, rows in zip((train, test), parts, strict=True):
         _check_columns(repository, rows, (first, label, *((second,) if second else ())))
-        texts = [None if name is None else [str(text) for text in rows[name]] for name in (first, second)]
+        texts = [None if name is None else _texts(repository, split, name, rows[name]) for name in (first, second)]
         made.append(Texts(texts[0] or [], texts[1], _labels(repository, rows[label])))
-    return TextSet(made[0], made[1], _classes(parts[0], label, [each.labels for each in made]))
+    return TextSet(made[0], made[1], _classes(repository, parts[0], label, [each.labels for each in made]))
 
 
 def load_hub_images(
@@ -77,15 +77,24 @@ def load_hub_images(
     Raises:
         ImportError: the package, or Pillow, is not installed.
         DataError: the hub, or that data set, cannot be reached.
-        DamagedDataError: it has no such columns, or rows without a class.
+        DamagedDataError: it has no such columns, or rows without a class, or without an image that can be read.
     """
     parts = [_load(repository, config, split, options) for split in (train, test)]
     images, labels = [], []
-    for rows in parts:
+    for split, rows in zip((train, test), parts, strict=True):
         _check_columns(repository, rows, (image, label))
         out = torch.empty(len(rows), 3, decode_pixels, decode_pixels, dtype=torch.uint8)
-        for number, row in enumerate(rows):
-            np.copyto(out[number].numpy(), square(row[image], decode_pixels))
+        source = iter(rows)
+        for number in range(len(rows)):
+            try:
+                np.copyto(out[number].numpy(), square(next(source)[image], decode_pixels))
+            except ImportError:
+                raise
+            except Exception as error:  # decoders raise nearly anything
+                raise DamagedDataError(
+                    f"{repository}, row {number} of {split}: its image cannot be read ({error}); fetch the data set "
+                    f"again, or take the row out of it"
+                ) from error
         images.append(out)
         labels.append(_labels(repository, rows[label]))
     return ImageSet(
@@ -93,7 +102,7 @@ def load_hub_images(
         train_labels=labels[0],
         test_images=images[1],
         test_labels=labels[1],
-        classes=_classes(parts[0], label, labels),
+        classes=_classes(repository, parts[0], label, labels),
     )
 
 
@@ -123,6 +132,14 @@ def _check_columns(repository: str, rows: Any, names: Sequence[str]) -> None:
         raise DamagedDataError(f"{repository} has no column {', '.join(missing)}; it has {has}")
 
 
+def _texts(repository: str, split: str, name: str, values: Iterable[Any]) -> list[str]:
+    texts = list(values)
+    lost = next((row for row, text in enumerate(texts) if text is None), None)
+    if lost is not None:
+        raise DamagedDataError(f"{repository}, row {lost} of {split} has no text in the column {name}; take it out")
+    return [str(text) for text in texts]
+
+
 def _labels(repository: str, values: Iterable[Any]) -> torch.Tensor:
     labels = list(values)
     wrong = [each for each in labels if type(each) is not int or each < 0]
@@ -133,7 +150,9 @@ def _labels(repository: str, values: Iterable[Any]) -> torch.Tensor:
     return torch.tensor(labels, dtype=torch.int64)
 
 
-def _classes(rows: Any, label: str, labels: Sequence[torch.Tensor]) -> tuple[str, ...]:
+def _classes(repository: str, rows: Any, label: str, labels: Sequence[torch.Tensor]) -> tuple[str, ...]:
     names = getattr(rows.features[label], "names", None)
     count = max((int(each.max()) for each in labels if len(each)), default=-1) + 1
+    if names and count > len(names):
+        raise DamagedDataError(f"{repository}: a row has the class {count - 1}, and there are {len(names)} with names")
     return tuple(names) if names else tuple(str(number) for number in range(count))

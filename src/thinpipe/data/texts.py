@@ -30,6 +30,11 @@ class Texts:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def empty(self) -> list[int]:
+        """Lists the rows of which a text has no letter."""
+        pairs = zip(self.first, self.first if self.second is None else self.second, strict=True)
+        return [row for row, (first, second) in enumerate(pairs) if not (first.strip() and second.strip())]
+
 
 @dataclass(frozen=True, eq=False)
 class TextSet:
@@ -39,8 +44,10 @@ class TextSet:
         train: texts to train on.
         test: texts to test with: the validation part, where the test part's labels are not published.
         classes: the names of the classes, in the order of their numbers.
+        notes: what a reader of a result must know. Default: nothing.
     """
 
     train: Texts
     test: Texts
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()

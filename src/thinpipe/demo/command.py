@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from thinpipe.codecs import DEFAULT, codec
 from thinpipe.demo.compare import NONE, RECIPE, Demo, Trained
 from thinpipe.demo.record import record_of
 from thinpipe.errors import ThinpipeError
+from thinpipe.finite import dumps
 from thinpipe.links.throttle import parse_rate
 from thinpipe.report.page import write_report
 
@@ -70,7 +70,7 @@ def demo_command(
             console.print(f"recorded in {made.path(record)}", soft_wrap=True)
     if json:
         runs = {each.codec: each.figures.to_json() | {"run": str(each.path)} for each in done}
-        typer.echo(javascript.dumps({"report": str(page), "bandwidth": bandwidth, "runs": runs}))
+        typer.echo(dumps({"report": str(page), "bandwidth": bandwidth, "runs": runs}))
 
 
 def _verified(codecs: str, bandwidth: str) -> list[str]:

@@ -134,6 +134,9 @@ class Client(nn.Module):
         give_up: seconds to try to reach a server again. Default: 600.
         silence: seconds without any sign of life after which a connection counts as lost. Default: 15.
         trace: a file for a trace of both sides on one clock, written by ``close``. Default: none.
+        check: called before a step is kept, with its loss and, where it is known, the norm of all gradients; what it
+            raises ends the step on both sides. The norm is known with ``clip``, and of steps that are saved.
+            Default: nothing.
 
     Raises:
         PeerLost, AuthError: there is no such server, or it does not know this client's key.
@@ -169,6 +172,7 @@ class Client(nn.Module):
         give_up: float = GIVE_UP,
         silence: float = 15.0,
         trace: str | Path | None = None,
+        check: Callable[[Tensor, float | None], None] | None = None,
     ) -> None:
         super().__init__()
         if chunks < 1 or every < 1:
@@ -192,6 +196,7 @@ class Client(nn.Module):
         self._past = Past(self._shelf)
         self._batches: dict[int, _Batch] = {}
         self._again = batches
+        self._check = check
         self._commit: Commit | None = None
         self._loss: Tensor | None = None
         self._channel: Channel | None = None
@@ -274,6 +279,12 @@ class Client(nn.Module):
 
         self._persist(save)
 
+    def roll_back(self) -> None:
+        """Goes back to the newest step that both sides have saved; the server follows when it is greeted next."""
+        self._lose()
+        self._half.go_back(self._past.load(max(self._their_steps & set(self._past.steps()))))
+        self._commit = None
+
     def close(self) -> None:
         """Has both sides save, ends the session at the server, and writes the trace. Safe to call twice.
 
@@ -324,11 +335,13 @@ class Client(nn.Module):
         if rows is None:
             assert self._again is not None
             rows = self._again(self.committed)
-        last, cost = self._attempt(*rows, train=True, norm=batch.clip is not None)
-        scale = 1.0
-        if batch.clip is not None:
-            norm = math.sqrt(self._half.squares() + self._squares)
-            scale = min(1.0, batch.clip / (norm + 1e-6))
+        saved = (self.committed + 1) % self.terms.every == 0
+        asked = batch.clip is not None or (saved and self._check is not None)
+        last, cost = self._attempt(*rows, train=True, norm=asked)
+        norm = math.sqrt(self._half.squares() + self._squares) if asked else None
+        if norm is not None:
+            self._verify(last, norm)
+        scale = 1.0 if norm is None or batch.clip is None else min(1.0, batch.clip / (norm + 1e-6))
         # From here on the step is part of the past: the server will hear of it now, or when it is greeted again.
         self._half.commit(lr=batch.lr, scale=scale)
         self._commit, self._loss = Commit(self.committed, batch.lr, scale), last.loss
@@ -351,18 +364,26 @@ class Client(nn.Module):
         self._told(BEGIN, asdict(Begin(task.number, task.step, rows, train, norm)))
         own = self._half.attempt(task, batch=batch, last=last)
         try:
+            if train:
+                self._verify(last, None)
             answer = self._ready(task)
         except BaseException:
             self._half.take_back()
             raise
         return last, (own, HalfCost.from_json(answer["cost"]))
 
+    def _verify(self, last: LastStage, norm: float | None) -> None:
+        if self._check is not None:
+            assert last.loss is not None
+            self._check(last.loss, norm)
+
     def _ready(self, task: Task) -> dict[str, Any]:
         while True:
             word, value = self._hear()
             if word == READY and isinstance(value, dict) and value.get("number") == task.number:
                 squares = value.get("squares", 0.0)
-                self._squares = squares if isinstance(squares, float) and squares >= 0 else 0.0
+                # None stands for what JSON cannot say.
+                self._squares = squares if isinstance(squares, float) and squares >= 0 else math.inf
                 return value
 
     def _hear(self, timeout: float = _PATIENCE) -> tuple[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from thinpipe import __version__
 from thinpipe.errors import AuthError, BusyError, PacketError, PeerLost, RefusedError, StallError, ThinpipeError
+from thinpipe.finite import plain
 from thinpipe.links import Closed, Throttle
 from thinpipe.links.net import Channel
 from thinpipe.remote.cost import HalfCost
@@ -313,7 +314,7 @@ class Session:
         self._tally(cost, sum(begin.rows) if begin.train else 0)
         answer: dict[str, Any] = {"number": begin.number, "cost": cost.to_json()}
         if begin.norm:
-            answer["squares"] = half.squares()
+            answer["squares"] = plain(half.squares())
         channel.tell(READY, answer)
 
     def _commit(self, commit: Commit) -> None:

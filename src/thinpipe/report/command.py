@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from thinpipe.finite import dumps
 from thinpipe.report.entry import Entry, read_entries
 from thinpipe.report.page import write_page, write_text
 from thinpipe.report.show import as_markdown, in_terminal
@@ -61,7 +61,7 @@ def report_command(
     if json:
         described = [_described(entry) for entry in entries]
         content = described[0] if len(described) == 1 else {"runs": described}
-        typer.echo(javascript.dumps({**content, "page": None if page is None else str(page)}))
+        typer.echo(dumps({**content, "page": None if page is None else str(page)}))
 
 
 def _write(entries: Sequence[Entry], output: Path | None, *, markdown: bool) -> Path | None:

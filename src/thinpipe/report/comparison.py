@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from thinpipe.finite import number_text
 from thinpipe.report.entry import Entry
 from thinpipe.report.sides import ANY, Sides
 from thinpipe.train.way import Way
@@ -138,7 +139,7 @@ def _named(sides: Sides) -> list[tuple[str, str]]:
 
 
 def _texts(values: Sequence[float | None], form: str, factor: float = 1.0) -> tuple[str, ...]:
-    return tuple("" if value is None else format(factor * value, form) for value in values)
+    return tuple(number_text(None if value is None else factor * value, form) for value in values)
 
 
 def _counted(entry: Entry, field: str) -> float | None:

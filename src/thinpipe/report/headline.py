@@ -7,7 +7,7 @@ to no accuracy; if each of them loses more, with the one that sends least, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from thinpipe.report.entry import Entry
 from thinpipe.report.units import bytes_text, times_text
@@ -66,11 +66,10 @@ def _comparable(entry: Entry, base: Entry) -> bool:
     return fewer and same_recipe and _alike(entry, base, _SHAPE) and bool(_epochs(entry, base))
 
 
-def _subject(recipe: Recipe) -> Recipe:
+def _subject(recipe: Recipe) -> dict[str, Any]:
     """Leaves out what two runs may differ in and still be compared epoch by epoch."""
     # A rate that falls to zero at the end has fallen less after the same epoch of a longer run.
-    epochs = 0 if recipe.lr_schedule == "constant" else recipe.epochs
-    return replace(recipe, epochs=epochs, data_dir="")
+    return recipe.numbers() | ({"epochs": 0} if recipe.lr_schedule == "constant" else {})
 
 
 def _alike(entry: Entry, base: Entry, names: Sequence[str]) -> bool:

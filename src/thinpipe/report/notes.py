@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from thinpipe.report.comparison import common_sides
 from thinpipe.report.entry import Entry
 from thinpipe.report.sides import ANY
-from thinpipe.train.recipe import field_names
-
-_HARMLESS = ("data_dir",)
 
 
 def notes_of(entries: Sequence[Entry]) -> list[str]:
     """Lists sentences; none where there is nothing to mind."""
-    return [*_unfinished(entries), *_recipes(entries), *_ways(entries), *_traces(entries)]
+    own = (note for entry in entries for note in run_notes(entry))
+    return [*_unfinished(entries), *own, *_recipes(entries), *_ways(entries), *_traces(entries)]
+
+
+def run_notes(entry: Entry) -> Iterator[str]:
+    """Lists what one run's log has to say: of its samples, why it stopped, and whether its loss was ever not finite."""
+    for note in entry.run.notes:
+        yield f"{entry.label}: {note.text}."
+    wild = next((line for line in entry.run.steps if not math.isfinite(line.loss)), None)
+    if wild is not None:
+        yield f"{entry.label}: the loss was not finite, first in step {wild.step}, in epoch {wild.epoch + 1}."
 
 
 def _unfinished(entries: Sequence[Entry]) -> Iterator[str]:
@@ -31,14 +39,14 @@ def _unfinished(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _recipes(entries: Sequence[Entry]) -> Iterator[str]:
-    recipes = [entry.run.origin.recipe.to_json() for entry in entries]
+    recipes = [entry.run.origin.recipe.numbers() for entry in entries]
     if len({each["name"] for each in recipes}) > 1:
         names = ", ".join(dict.fromkeys(each["name"] for each in recipes))
         yield f"The runs are of different recipes: {names}. Times and bytes can be compared, accuracies cannot."
         return
-    for name in field_names():
+    for name in recipes[0]:
         values = [_plain(each[name]) for each in recipes]
-        if len(set(values)) > 1 and name not in _HARMLESS:
+        if len(set(values)) > 1:
             said = ", ".join(f"{value} ({entry.label})" for value, entry in zip(values, entries, strict=True))
             yield f"The recipes differ in {name}: {said}."
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import thinpipe
+from thinpipe.finite import dumps
 from thinpipe.report.entry import Entry, read_entries
 from thinpipe.report.headline import headline_of
 from thinpipe.report.markup import Markup, element
@@ -165,14 +163,8 @@ def _footer(made: str) -> Markup:
 def _data(entries: Sequence[Entry]) -> str:
     """Says the figures for programs; no sign of it can end the element that it is in."""
     content = [{"label": entry.label, "run": str(entry.run.path), **entry.figures.to_json()} for entry in entries]
-    said = json.dumps({"runs": [_finite(each) for each in content]}, allow_nan=False)
+    said = dumps({"runs": content})
     return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out numbers that are none: JSON has no word for them."""
-    lost = {name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
-    return {name: None if name in lost else value for name, value in values.items()}
 
 
 _PATTERN = element(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from thinpipe.errors import PacketError
 from thinpipe.remote.cost import StepCost
-from thinpipe.train.log import EvaluationLine, Line, Origin, RunError, RunFolder, StepLine
+from thinpipe.train.log import EvaluationLine, Line, NoteLine, Origin, RunError, RunFolder, StepLine
 
-_NUMBERS = {StepLine: ("step", "epoch", "rows", "loss", "seconds"), EvaluationLine: ("epoch", "loss", "accuracy")}
+_NUMBERS: dict[type[Line], tuple[str, ...]] = {
+    StepLine: ("step", "epoch", "rows", "loss", "seconds"),
+    EvaluationLine: ("epoch", "loss", "accuracy"),
+    NoteLine: ("step",),
+}
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,14 @@ class Run:
         origin: what it was made from.
         steps: the lines of its steps, in order.
         evaluations: the lines of its evaluations, in order.
+        notes: what else its log says, in order (default: nothing).
     """
 
     path: Path
     origin: Origin
     steps: list[StepLine]
     evaluations: list[EvaluationLine]
+    notes: list[NoteLine] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path) -> Run:
@@ -41,7 +47,8 @@ class Run:
         for line in lines:
             _verify(path, line)
         steps = [line for line in lines if isinstance(line, StepLine)]
-        return cls(path, origin, steps, [line for line in lines if isinstance(line, EvaluationLine)])
+        tests = [line for line in lines if isinstance(line, EvaluationLine)]
+        return cls(path, origin, steps, tests, [line for line in lines if isinstance(line, NoteLine)])
 
     @property
     def name(self) -> str:

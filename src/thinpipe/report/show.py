@@ -13,7 +13,7 @@ from thinpipe.report.comparison import compare
 from thinpipe.report.entry import Entry
 from thinpipe.report.figures import Figures
 from thinpipe.report.headline import headline_of
-from thinpipe.report.notes import notes_of
+from thinpipe.report.notes import notes_of, run_notes
 from thinpipe.report.plot import plot
 from thinpipe.report.run import Run
 from thinpipe.report.side_means import side_means
@@ -49,6 +49,8 @@ def in_terminal(entries: Sequence[Entry], console: Console) -> None:
         return
     run = entries[0].run
     show_figures(run, console)
+    for note in run_notes(entries[0]):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     for title, lines in curves(run):
         console.print(f"\n{title}", highlight=False)
         for line in lines:
@@ -73,12 +75,18 @@ def _show_comparison(entries: Sequence[Entry], console: Console) -> None:
 
 def as_markdown(entries: Sequence[Entry]) -> str:
     """Writes the same as a page."""
-    return _compared_page(entries) if len(entries) > 1 else _page(entries[0].run)
+    return _compared_page(entries) if len(entries) > 1 else _page(entries[0])
 
 
-def _page(run: Run) -> str:
-    figures = Figures.of(run)
-    page = [f"# {headline(run, figures)}", "", "| | value | meaning |", "| --- | --- | --- |"]
+def _page(entry: Entry) -> str:
+    run, figures = entry.run, entry.figures
+    page = [
+        f"# {headline(run, figures)}",
+        "",
+        *(f"- {note}\n" for note in run_notes(entry)),
+        "| | value | meaning |",
+        "| --- | --- | --- |",
+    ]
     page += [f"| {' | '.join(row)} |" for row in rows(figures, sides_of(run.origin.settings.way), side_means(run))]
     for title, lines in curves(run):
         page += ["", f"## {title.capitalize()}", "", "```text", *lines, "```"]

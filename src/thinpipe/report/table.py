@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thinpipe.finite import number_text
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
 from thinpipe.report.side_means import SideMean
 from thinpipe.report.sides import Sides
-from thinpipe.report.units import bytes_text, number_text, rate_text, time_text
+from thinpipe.report.units import bytes_text, rate_text, time_text
 from thinpipe.train.settings import Settings
 from thinpipe.train.way import Way
 

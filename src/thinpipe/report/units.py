@@ -5,11 +5,6 @@ from __future__ import annotations
 from thinpipe.remote.cost import size_text
 
 
-def number_text(value: float | None, form: str) -> str:
-    """Says a number in a form; nothing of what is not known."""
-    return "" if value is None else format(value, form)
-
-
 def time_text(seconds: float | None) -> str:
     """Says seconds as milliseconds, so that a column has one unit."""
     return "" if seconds is None else f"{1e3 * seconds:,.1f} ms"

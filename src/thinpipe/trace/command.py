@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thinpipe.errors import TraceError
+from thinpipe.finite import dumps
 from thinpipe.help import App
 from thinpipe.trace.chrome import read_chrome
 from thinpipe.trace.draw import as_svg
@@ -75,7 +75,7 @@ def show_command(
             console.print("That is a large drawing; --steps 2 makes one of the last two steps.")
     if json:
         result = {"from": window[0], "to": window[1], "ranks": [asdict(one) for one in each]}
-        typer.echo(javascript.dumps({**result, "links": [{**asdict(one), "rate": one.rate} for one in links]}))
+        typer.echo(dumps({**result, "links": [{**asdict(one), "rate": one.rate} for one in links]}))
 
 
 def _window(trace: Trace, steps: int | None, start: float | None, end: float | None) -> Interval:

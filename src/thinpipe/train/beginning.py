@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thinpipe.train.log import Origin, RunError, RunFolder
+from thinpipe.train.recipe import PERMISSIONS
 from thinpipe.train.recipes import resolved
 from thinpipe.train.settings import Settings
 from thinpipe.train.way import Way
@@ -15,7 +16,7 @@ from thinpipe.train.way import Way
 _MAY_CHANGE = ("connect", "key", "server", "bandwidth", "give_up", "compile", "every", "device", "devices")
 """Settings that a resumed run may have others of: they change where and how fast it runs, not what it computes."""
 
-_LONGER = ("epochs",)
+_FREE = ("epochs", *PERMISSIONS)
 """Fields of a recipe that a resumed run may have others of."""
 
 
@@ -62,9 +63,9 @@ def resume(
         raise RunError(f"{folder.path} is a run of {recipe.name}, not of {name}")
     _verify_way(folder, settings, Settings.from_json(settings.to_json() | {"ranks": None} | dict(words)))
     before = recipe.to_json()
-    _verify_same(before, {field: asked[field] for field in fields}, _LONGER)
+    _verify_same(before, {field: asked[field] for field in fields}, _FREE)
     _verify_same(settings.to_json(), words, _MAY_CHANGE)
-    longer = {field: asked[field] for field in _LONGER if field in fields}
+    longer = {field: asked[field] for field in _FREE if field in fields}
     return folder, replace(
         origin,
         recipe=recipe.changed(longer),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from thinpipe.errors import ThinpipeError
+from thinpipe.errors import NotFiniteError, ThinpipeError
+from thinpipe.finite import dumps
 from thinpipe.help import MORE, HelpAll
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
@@ -227,8 +227,11 @@ def _train(folder: RunFolder, origin: Origin, here: Torchrun | None, trace: Path
     except (ThinpipeError, ImportError, OSError) as error:
         if here is None and isinstance(error, RecipeError):
             raise typer.BadParameter(str(error)) from error
+        if isinstance(error, ToldElsewhere) or (here is not None and here.rank and isinstance(error, NotFiniteError)):
+            # Another rank has the same error and says it; torchrun would end that one for this one's failure.
+            leave(0)
         typer.echo(f"{who}{error}", err=True)
-        if folder.states.exists() and (here is None or here.rank == 0):
+        if not isinstance(error, NotFiniteError) and folder.states.exists() and (here is None or here.rank == 0):
             typer.echo(how_to_go_on(folder, origin), err=True)
         status = 1
     except KeyboardInterrupt:
@@ -247,7 +250,7 @@ def _dry_run(
         return
     show(found, _console())
     if as_json:
-        typer.echo(javascript.dumps(found.to_json()))
+        typer.echo(dumps(found.to_json()))
 
 
 def _console() -> Console:
@@ -262,4 +265,4 @@ def _report(folder: RunFolder, *, as_json: bool) -> None:
     console.print(f"the run is in {folder.path}; look at it with: thinpipe report {folder.path}", soft_wrap=True)
     if as_json:
         figures = Figures.of(found).to_json()
-        typer.echo(javascript.dumps({"run": str(folder.path), "recipe": found.origin.recipe.to_json(), **figures}))
+        typer.echo(dumps({"run": str(folder.path), "recipe": found.origin.recipe.to_json(), **figures}))

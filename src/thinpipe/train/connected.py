@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from thinpipe.errors import NotFiniteError
 from thinpipe.links.net.keys import ClientKeys, read_pair, read_public
 from thinpipe.remote.client import GIVE_UP, Client
 from thinpipe.remote.terms import CUTS
@@ -13,9 +20,53 @@ from thinpipe.train.parts import example, optimizer, parts
 from thinpipe.train.per_cut import per_cut
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
+from thinpipe.train.updates import verify_loss, verify_weights
 
 
-def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, trace: Path | None = None) -> Client:
+class Connected(Client):
+    """The client of a recipe; a loss, gradients or weights that are not finite end its training at a good step."""
+
+    def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
+        """Trains on one batch, and returns its loss; see ``Client.step``.
+
+        Raises:
+            NotFiniteError: the loss or the gradients are not finite; both sides go back to the last step they saved.
+        """
+        with self._rolled_back():
+            return super().step(inputs, targets, lr=lr, clip=clip)
+
+    def save(self) -> None:
+        """Has both sides save now.
+
+        Raises:
+            NotFiniteError: weights of this side are not finite; both sides go back to the last step they saved.
+        """
+        if self._check is not None:
+            with self._rolled_back():
+                verify_weights(self)
+        super().save()
+
+    @contextmanager
+    def _rolled_back(self) -> Iterator[None]:
+        try:
+            yield
+        except NotFiniteError:
+            self.roll_back()
+            raise
+
+
+def verify_step(loss: Tensor, norm: float | None) -> None:
+    """Checks a step before it is kept.
+
+    Raises:
+        NotFiniteError: its loss or the norm of its gradients is not finite.
+    """
+    verify_loss(loss)
+    if norm is not None and not math.isfinite(norm):
+        raise NotFiniteError(f"the norm of all gradients is {norm}")
+
+
+def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, trace: Path | None = None) -> Connected:
     """Connects to a server that lends the recipe's middle.
 
     Args:
@@ -33,7 +84,7 @@ def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, t
     keys = None
     if settings.key is not None and settings.server is not None:
         keys = ClientKeys(read_pair(settings.key), read_public(settings.server))
-    return Client(
+    return Connected(
         own.first,
         own.last,
         connect=settings.connect,
@@ -54,4 +105,5 @@ def connected(recipe: Recipe, settings: Settings, *, data: Data, folder: Path, t
         batches=data.batch,
         give_up=GIVE_UP if settings.give_up is None else settings.give_up,
         trace=trace,
+        check=verify_step if recipe.on_nan == "stop" else None,
     )

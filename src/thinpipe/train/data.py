@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from thinpipe.data.images import names_text
+from thinpipe.data.locate import DamagedDataError
 from thinpipe.train.recipe import Recipe, RecipeError
 
 _CPU = torch.device("cpu")
@@ -91,6 +93,7 @@ class Data:
         prepare: makes a batch of rows (default: bytes become numbers of -1 to 1).
         device: where batches are wanted (default: the CPU).
         drop_last: whether an epoch ends before a batch that would not be full (default: it is trained on, smaller).
+        notes: what a reader of the run must know of them: what is damaged or missing (default: nothing).
     """
 
     train: Samples
@@ -100,10 +103,32 @@ class Data:
     prepare: Prepare = floats
     device: torch.device = _CPU
     drop_last: bool = False
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, recipe: Recipe, train: Samples, test: Samples, prepare: Prepare = floats) -> Data:
-        """Deals samples out as the recipe says."""
+    def of(
+        cls,
+        recipe: Recipe,
+        train: Samples,
+        test: Samples,
+        prepare: Prepare = floats,
+        *,
+        classes: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> Data:
+        """Deals samples out as the recipe says.
+
+        Args:
+            recipe: what is trained.
+            train: all samples to train on.
+            test: all samples to test with.
+            prepare: makes a batch of rows (default: bytes become numbers of -1 to 1).
+            classes: their names; each should have samples to train on and to test with (default: it is not asked).
+            notes: what is known to be wrong with the samples (default: nothing).
+
+        Raises:
+            DamagedDataError: classes are tested that nothing is trained on, and the recipe does not allow it.
+        """
         train, test = (each.first(recipe.limit) if recipe.limit else each for each in (train, test))
         drop_last = recipe.last_batch == "drop"
         if drop_last and len(train) < recipe.batch:
@@ -111,7 +136,9 @@ class Data:
                 f"last_batch=drop leaves nothing to train on: a batch is {recipe.batch} samples, and there are "
                 f"{len(train)}; use last_batch=keep, or a smaller batch"
             )
-        return cls(train, test, recipe.batch, recipe.seed, prepare, drop_last=drop_last)
+        if classes:
+            notes = (*notes, *_without_samples(recipe, train, test, classes))
+        return cls(train, test, recipe.batch, recipe.seed, prepare, drop_last=drop_last, notes=tuple(notes))
 
     def on(self, device: torch.device | str) -> Data:
         """Returns the same samples with batches made on a device, where augmentation then runs.
@@ -150,6 +177,31 @@ class Data:
         for rows in torch.arange(len(self.test)).split(self.batch_size):
             inputs, targets = self.test.rows(rows, self.device)
             yield self.prepare(inputs, None), targets
+
+
+def _without_samples(recipe: Recipe, train: Samples, test: Samples, classes: Sequence[str]) -> Iterator[str]:
+    """Names the classes that one of the two splits has no sample of, or both.
+
+    Raises:
+        DamagedDataError: they are tested and not trained on, and the recipe does not allow it.
+    """
+    trained, tested = (torch.bincount(each.targets, minlength=len(classes)).tolist() for each in (train, test))
+    found: dict[str, list[str]] = {}
+    for name, here, there in zip(classes, trained, tested, strict=True):
+        if not (here and there):
+            lost = "test with and none to train on" if there else "train on and none to test with" if here else ""
+            found.setdefault(lost, []).append(name)
+    for lost, names in found.items():
+        said = f"{len(names):,} of {len(classes):,} classes have " + (f"samples to {lost}" if lost else "no samples")
+        said += f": {names_text(names)}"
+        if recipe.limit:
+            said += f", among the first {recipe.limit:,} (limit)"
+        elif lost.startswith("test") and recipe.untrained_classes == "refuse":
+            raise DamagedDataError(
+                f"{said}. An accuracy on them would mean nothing: add samples to train on, take these classes out of "
+                "the data set, or go on all the same with --set untrained_classes=allow"
+            )
+        yield said
 
 
 def mixed(seed: int, number: int) -> int:

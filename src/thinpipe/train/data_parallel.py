@@ -36,7 +36,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.step_costs import Bytes
 from thinpipe.train.stop import SharedStop
 from thinpipe.train.synced_norm import sync_batch_norm, uncounted
-from thinpipe.train.updates import clip_norm, set_lr
+from thinpipe.train.updates import clip_norm, is_kept, set_lr, verify_together
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class DataParallel:
         total = self._confer(total)
         seconds = time.perf_counter() - began
         self.cost = self._bytes.cost(Bytes(), step=self.committed, rows=rows, seconds=seconds)
-        if self.committed % self._every == 0:
+        if self.committed % self._every == 0 and is_kept(self._recipe, total):
             self.save()
         return total
 
@@ -124,8 +124,14 @@ class DataParallel:
             return _together(own.float().cpu(), sizes)
 
     def save(self) -> None:
-        """Has rank 0 save a state, unless the last one is of the same step."""
+        """Has rank 0 save a state, unless the last one is of the same step.
+
+        Raises:
+            NotFiniteError: it is not finite, and the recipe does not go on; all ranks raise it.
+        """
         if self._saved != self.committed:
+            if self._recipe.on_nan == "stop":
+                verify_together(self._model, self._told)
             if self._rank == 0:
                 checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
             self._saved = self.committed
@@ -159,6 +165,12 @@ class DataParallel:
         dist.all_reduce(told)
         self._stop.heard(int(signal) for signal in told[:, 1])
         return told[:, 0].sum().float()
+
+    def _told(self, said: str) -> list[str]:
+        """Collects a text of each rank."""
+        found: list[Any] = [None] * self._world
+        dist.all_gather_object(found, said)
+        return found
 
     def _verify_same_step(self) -> None:
         steps = torch.zeros(self._world, dtype=torch.int64)

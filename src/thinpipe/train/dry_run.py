@@ -34,6 +34,7 @@ class DryRun:
         samples: to train on; None where they are not to be found.
         steps_per_epoch: None likewise.
         trouble: why there are no samples (default: there are).
+        notes: what is damaged or missing among them (default: nothing).
     """
 
     recipe: Recipe
@@ -42,6 +43,7 @@ class DryRun:
     samples: int | None
     steps_per_epoch: int | None
     trouble: str | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, recipe: Recipe, settings: Settings) -> DryRun:
@@ -55,7 +57,7 @@ class DryRun:
             found = data(recipe)
         except (ThinpipeError, ImportError, OSError) as error:
             return cls(recipe, settings, plan, None, None, str(error))
-        return cls(recipe, settings, plan, len(found.train), found.steps_per_epoch)
+        return cls(recipe, settings, plan, len(found.train), found.steps_per_epoch, notes=found.notes)
 
     @property
     def steps(self) -> int | None:
@@ -103,6 +105,8 @@ def _lengths(run: DryRun) -> Iterable[str]:
         yield f"no samples yet: {run.trouble}"
     else:
         yield f"{run.samples:,} samples, {run.steps_per_epoch:,} steps an epoch, {run.steps:,} steps in all"
+    for note in run.notes:
+        yield f"warning: {note}"
 
 
 def _stages(plan: Plan) -> Table:

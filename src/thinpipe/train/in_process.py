@@ -24,7 +24,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, stage_sides
 from thinpipe.train.spared import Spared
 from thinpipe.train.step_costs import Bytes
-from thinpipe.train.updates import clip_norm, set_lr, set_mode
+from thinpipe.train.updates import clip_norm, is_kept, set_lr, set_mode, verify_weights
 
 _KEEP = 2
 
@@ -93,7 +93,7 @@ class InProcess:
             before, step=self.committed, rows=len(targets), seconds=seconds
         )
         self.cost = SidedCost(whole, stage_sides(self._pipe.spent(), spent))
-        if self._due.after(self.committed):
+        if self._due.after(self.committed) and is_kept(self._recipe, found):
             self.save()
         return found.detach()
 
@@ -113,8 +113,14 @@ class InProcess:
         return self._spared.added_to(self._pipe.traffic())
 
     def save(self) -> None:
-        """Saves a state, unless the last one is of the same step."""
+        """Saves a state, unless the last one is of the same step.
+
+        Raises:
+            NotFiniteError: it is not finite, and the recipe does not go on; the last one stays.
+        """
         if self._saved != self.committed:
+            if self._recipe.on_nan == "stop":
+                verify_weights(self._pipe)
             with self._due.saving():
                 save_memories(self._folder, self._pipe, self.committed, keep=_KEEP)
                 checkpoint.save(self._folder, self._pipe, self._optimizer, step=self.committed, keep=_KEEP)

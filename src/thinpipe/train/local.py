@@ -17,7 +17,7 @@ from thinpipe.train.dice import dice
 from thinpipe.train.due import Due
 from thinpipe.train.parts import loss, optimizer, stages_of
 from thinpipe.train.recipe import Recipe
-from thinpipe.train.updates import clip_norm, set_lr, set_mode
+from thinpipe.train.updates import clip_norm, is_kept, set_lr, set_mode, verify_weights
 
 
 class Local:
@@ -68,7 +68,7 @@ class Local:
         clip_norm(self._model.parameters(), clip)
         self._optimizer.step()
         self.committed += 1
-        if self._due.after(self.committed):
+        if self._due.after(self.committed) and is_kept(self._recipe, found):
             self.save()
         return found.detach()
 
@@ -79,8 +79,14 @@ class Local:
             return self._compute(moved(inputs, self._device))
 
     def save(self) -> None:
-        """Saves a state, unless the last one is of the same step."""
+        """Saves a state, unless the last one is of the same step.
+
+        Raises:
+            NotFiniteError: it is not finite, and the recipe does not go on; the last one stays.
+        """
         if self._saved != self.committed:
+            if self._recipe.on_nan == "stop":
+                verify_weights(self._model)
             with self._due.saving():
                 checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
             self._saved = self.committed

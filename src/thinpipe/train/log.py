@@ -4,7 +4,7 @@
 
     runs/digits-20260731-142501/
       recipe.json     the resolved recipe, the settings, and the command that made it
-      log.jsonl       a line for each step and each evaluation
+      log.jsonl       a line for each step, each evaluation, and what else a reader must know
       summary.json    when it is finished
       states/         what it can be resumed from
 
@@ -14,7 +14,6 @@ so that each step is in it once.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
@@ -30,6 +29,7 @@ import torch
 
 import thinpipe
 from thinpipe.errors import ThinpipeError
+from thinpipe.finite import dumps, loads
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
 
@@ -90,8 +90,21 @@ class EvaluationLine:
     mcc: float | None = None
 
 
-Line = StepLine | EvaluationLine
-_KINDS: dict[str, type[Line]] = {"step": StepLine, "evaluation": EvaluationLine}
+@dataclass(frozen=True, kw_only=True)
+class NoteLine:
+    """What a reader of a run must know: that images are damaged, say, or why it stopped.
+
+    Args:
+        step: how many steps were taken before it.
+        text: a sentence without its full stop.
+    """
+
+    step: int
+    text: str
+
+
+Line = StepLine | EvaluationLine | NoteLine
+_KINDS: dict[str, type[Line]] = {"step": StepLine, "evaluation": EvaluationLine, "note": NoteLine}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +243,7 @@ class RunFolder:
         """
         path = self.path / _RECIPE
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = loads(path.read_text(encoding="utf-8"))
             return Origin(
                 recipe=Recipe.from_json(value["recipe"]),
                 settings=Settings.from_json(value["settings"]),
@@ -257,7 +270,7 @@ class RunFolder:
         *whole, _ = text.split("\n")
         for number, each in enumerate(whole, 1):
             try:
-                value = json.loads(each)
+                value = loads(each)
                 line = _KINDS[value.pop("kind")](**value)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise RunError(f"line {number} of {path} is damaged: {each!r:.80}") from error
@@ -282,7 +295,8 @@ class Log:
 
     def __init__(self, folder: RunFolder, committed: int) -> None:
         self._folder, self._path = folder, folder.path / _LOG
-        self._last: Line | None = None
+        self._last: StepLine | EvaluationLine | None = None
+        self._notes: set[str] = set()
         self._drop_after(committed)
 
     @property
@@ -299,7 +313,20 @@ class Log:
         """Writes a line."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_text(line))
-        self._last = line
+        if isinstance(line, NoteLine):
+            self._notes.add(line.text)
+        else:
+            self._last = line
+
+    def note(self, step: int, text: str) -> None:
+        """Writes a note, unless the log has the same one already, as that of a run that is resumed has.
+
+        Args:
+            step: how many steps were taken.
+            text: what a reader must know.
+        """
+        if text not in self._notes:
+            self.add(NoteLine(step=step, text=text))
 
     def _drop_after(self, committed: int) -> None:
         lines = [line for line in self._folder.lines() if _steps(line) <= committed]
@@ -309,7 +336,8 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path)
-        self._last = lines[-1] if lines else None
+        self._notes = {line.text for line in lines if isinstance(line, NoteLine)}
+        self._last = next((line for line in reversed(lines) if not isinstance(line, NoteLine)), None)
 
 
 def _machine(device: str) -> str:
@@ -321,7 +349,7 @@ def _machine(device: str) -> str:
 def _text(line: Line) -> str:
     kind = next(name for name, each in _KINDS.items() if isinstance(line, each))
     said = {name: value for name, value in asdict(line).items() if value is not None}
-    return json.dumps({"kind": kind, **said}) + "\n"
+    return dumps({"kind": kind, **said}) + "\n"
 
 
 def _steps(line: Line) -> int:
@@ -331,5 +359,5 @@ def _steps(line: Line) -> int:
 
 def _write(path: Path, value: dict[str, Any]) -> None:
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    part.write_text(dumps(value, indent=2) + "\n", encoding="utf-8")
     part.replace(path)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from thinpipe.errors import NotFiniteError
 from thinpipe.train.ahead import Ahead
 from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Log, StepLine
@@ -19,6 +21,7 @@ from thinpipe.train.rates import lr_at
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.recipes import subject_of
 from thinpipe.train.trainer import Trainer
+from thinpipe.train.updates import verify_loss
 
 
 class Watcher(Protocol):
@@ -67,7 +70,12 @@ class Loop:
 
         Returns:
             Whether it came to the end; else somebody wanted to stop, and a state is saved.
+
+        Raises:
+            NotFiniteError: the loss of a step, or what would be saved, is not finite, and the recipe does not go on.
         """
+        for note in self.data.notes:
+            self.log.note(trainer.committed, note)
         ahead = Ahead(self.data)
         while not self.stopped():
             # The trainer's number, not a count of our own: a server that was restarted may have taken it back some
@@ -77,11 +85,27 @@ class Loop:
             if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
                 self._evaluate(trainer, step)
             if step >= self.total:
-                trainer.save()
+                self._save(trainer)
                 return True
-            self._step(trainer, step, ahead)
-        trainer.save()
+            with self._explained(step):
+                self._step(trainer, step, ahead)
+        self._save(trainer)
         return False
+
+    def _save(self, trainer: Trainer) -> None:
+        with self._explained(trainer.committed - 1):
+            trainer.save()
+
+    @contextmanager
+    def _explained(self, step: int) -> Iterator[None]:
+        """Says in an error, and in the log, which step it was."""
+        try:
+            yield
+        except NotFiniteError as error:
+            lr = lr_at(self.recipe, step, self.total, self.data.steps_per_epoch)
+            where = f"step {step}, in epoch {self.data.epoch(step) + 1} of {self.recipe.epochs}, learning rate {lr:g}"
+            self.log.note(step + 1, f"stopped at {where}: {error}")
+            raise NotFiniteError(f"{where}: {error}") from error
 
     def _step(self, trainer: Trainer, step: int, ahead: Ahead) -> None:
         began = time.perf_counter()
@@ -104,6 +128,8 @@ class Loop:
         )
         self.log.add(line)
         self.watcher.stepped(line)
+        if self.recipe.on_nan == "stop":
+            verify_loss(line.loss)
 
     def _evaluate(self, trainer: Trainer, step: int) -> None:
         began, epoch = time.perf_counter(), step // self.data.steps_per_epoch

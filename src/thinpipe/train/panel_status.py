@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rich.console import RenderResult
 from rich.text import Text
 
+from thinpipe.finite import number_text
 from thinpipe.train.log import EvaluationLine, StepLine
 from thinpipe.train.pace import Pace
 
@@ -25,7 +26,7 @@ class Status:
     def stepped(self, line: StepLine) -> None:
         """Has a loss to tell."""
         self._pace.count(line)
-        self._loss, self._doing = f"loss {line.loss:.4f}", ""
+        self._loss, self._doing = f"loss {number_text(line.loss, '.4f')}", ""
 
     def evaluating(self, epoch: int) -> None:
         """Says so."""

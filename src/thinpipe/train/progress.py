@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from thinpipe.finite import number_text
 from thinpipe.train.log import EvaluationLine, StepLine
 from thinpipe.train.loop import Watcher
 from thinpipe.train.pace import Pace
@@ -37,10 +38,10 @@ class Lines:
 
     def evaluated(self, line: EvaluationLine) -> None:
         """Prints the epoch."""
-        trained = f"loss {self._loss / self._rows:.4f}  " if self._rows else ""
+        trained = f"loss {number_text(self._loss / self._rows, '.4f')}  " if self._rows else ""
+        tested = f"test loss {number_text(line.loss, '.4f')}"
         self._console.print(
-            f"epoch {line.epoch}/{self._epochs}  {trained}test loss {line.loss:.4f}  {metrics_text(line)}  "
-            f"{self._pace}".rstrip(),
+            f"epoch {line.epoch}/{self._epochs}  {trained}{tested}  {metrics_text(line)}  {self._pace}".rstrip(),
             soft_wrap=True,
         )
         self._loss = self._rows = 0.0

@@ -25,7 +25,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, rank_sides
 from thinpipe.train.step_costs import RankCost, ranks_cost
 from thinpipe.train.stop import SharedStop
-from thinpipe.train.updates import set_lr
+from thinpipe.train.updates import is_kept, set_lr, verify_together
 
 
 class Ranks:
@@ -107,7 +107,7 @@ class Ranks:
         seconds = time.perf_counter() - began
         whole = ranks_cost(told, step=self.committed, rows=len(targets), seconds=seconds)
         self.cost = SidedCost(whole, rank_sides(told))
-        if self.committed % self._every == 0:
+        if self.committed % self._every == 0 and is_kept(self._recipe, found):
             self.save()
         return found.detach()
 
@@ -124,8 +124,14 @@ class Ranks:
         return torch.cat(parts)
 
     def save(self) -> None:
-        """Saves a state with all ranks, unless the last one is of the same step."""
+        """Saves a state with all ranks, unless the last one is of the same step.
+
+        Raises:
+            NotFiniteError: a part of it is not finite, and the recipe does not go on; all ranks raise it.
+        """
         if self._saved != self.committed:
+            if self._recipe.on_nan == "stop":
+                verify_together(self._pipeline, lambda said: self._pipeline.gather("whether weights are finite", said))
             checkpoint.save(self._folder, self._pipeline, self._optimizer, step=self.committed, keep=2)
             self._saved = self.committed
 

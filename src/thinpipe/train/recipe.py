@@ -20,6 +20,8 @@ class RecipeError(ThinpipeError, ValueError):
 class Recipe:
     """What is trained, and how. Two runs of equal recipes see the same samples in the same order.
 
+    The fields of ``PERMISSIONS`` alone change no number: they decide whether a run may begin, or go on.
+
     A field that a recipe has no use for is as neutral as its default here, and cannot be changed.
 
     Args:
@@ -65,6 +67,12 @@ class Recipe:
         bottleneck_fit: how many batches bottlenecks are fitted to before the first step, by least squares; 0 to begin
             with what the texts and the seed say.
         bottleneck_file: a safetensors file of weights that bottlenecks begin with, instead of a fit; ``none`` for none.
+        max_damaged: the largest share of the images to train on, or to test with, that may be unreadable, and of texts
+            that may be empty; with more, a run is refused.
+        untrained_classes: whether a run is refused whose test has classes that nothing is trained on: ``refuse`` or
+            ``allow``. With a ``limit`` it never is.
+        on_nan: what a run does when its loss is not finite: ``stop``, with the last good weights saved, or
+            ``continue``, to record how it ends.
     """
 
     name: str
@@ -101,6 +109,9 @@ class Recipe:
     bottleneck: str = "none"
     bottleneck_fit: int = 4
     bottleneck_file: str = "none"
+    max_damaged: float = 0.01
+    untrained_classes: str = "refuse"
+    on_nan: str = "stop"
 
     def __post_init__(self) -> None:
         # A server takes these values from strangers: none may make it reserve memory without bound.
@@ -118,6 +129,10 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Says the same in plain values."""
         return asdict(self) | {"adam_betas": list(self.adam_betas)}
+
+    def numbers(self) -> dict[str, Any]:
+        """Lists the fields that a run's numbers depend on; where samples lie is none of them."""
+        return {name: value for name, value in self.to_json().items() if name not in ("data_dir", *PERMISSIONS)}
 
     @classmethod
     def from_json(cls, value: Any) -> Recipe:
@@ -150,6 +165,9 @@ class Recipe:
         return replace(self, **{name: _converted(name, value) for name, value in changes.items()})
 
 
+PERMISSIONS = ("max_damaged", "untrained_classes", "on_nan")
+"""The fields that decide whether a run may begin or go on, and none of its numbers."""
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "lr_schedule": ("constant", "cosine", "polynomial"),
     "optimizer": ("sgd", "adamw"),
@@ -158,6 +176,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augment": ("none", "pad4", "crop"),
     "padding": ("batch", "full"),
     "last_batch": ("keep", "drop"),
+    "untrained_classes": ("refuse", "allow"),
+    "on_nan": ("stop", "continue"),
 }
 """The texts that a field can be."""
 
@@ -182,6 +202,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_length": (0, 4096),
     "limit": (0, 2**62),
     "bottleneck_fit": (0, 10_000),
+    "max_damaged": (0, 1),
 }
 _KINDS: dict[Any, str] = {
     str: "a text",

@@ -16,7 +16,7 @@ _ALWAYS = frozenset(
     (
         *("name", "cut", "batch", "epochs", "lr", "lr_schedule", "warmup", "optimizer", "momentum", "weight_decay"),
         *("adam_betas", "adam_eps", "clip", "precision", "seed", "chunks", "last_batch"),
-        *("bottleneck", "bottleneck_fit", "bottleneck_file"),
+        *("bottleneck", "bottleneck_fit", "bottleneck_file", "on_nan"),
     )
 )
 """The fields that every recipe has a use for."""

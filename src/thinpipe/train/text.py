@@ -79,7 +79,8 @@ def _data(recipe: Recipe) -> Data:
     room = int(settings.get("max_position_embeddings", 512)) - (2 if "roberta" in settings["model_type"] else 0)
     if not 8 <= recipe.max_length <= room:
         raise RecipeError(f"texts of {recipe.model} have 8 to {room} tokens, got max_length={recipe.max_length}")
-    texts = load_glue(recipe.dataset, Path(recipe.data_dir) if recipe.data_dir else None)
+    folder = Path(recipe.data_dir) if recipe.data_dir else None
+    texts = load_glue(recipe.dataset, folder, max_damaged=recipe.max_damaged)
     tokenizer = _tokenizer(recipe)
     if tokenizer.vocabulary > int(settings["vocab_size"]):
         raise RecipeError(
@@ -94,6 +95,8 @@ def _data(recipe: Recipe) -> Data:
         _samples(found.train, typed=typed),
         _samples(found.test, typed=typed),
         _trimmed if recipe.padding == "batch" else _as_it_is,
+        classes=texts.classes,
+        notes=texts.notes,
     )
 
 
@@ -128,7 +131,10 @@ def _subject(about: str, defaults: Recipe) -> Subject:
         example=_example,
         data=_data,
         uses=frozenset(
-            {"model", "dropout", "lora", "lora_alpha", "dataset", "data_dir", "max_length", "padding", "limit"}
+            {
+                *("model", "dropout", "lora", "lora_alpha"),
+                *("dataset", "data_dir", "max_length", "padding", "limit", "max_damaged", "untrained_classes"),
+            }
         ),
         datasets=("rte", "cola"),
         matthews=True,

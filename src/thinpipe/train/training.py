@@ -10,17 +10,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from thinpipe.errors import NotFiniteError
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
 from thinpipe.runtime.heap import keep_memory
 from thinpipe.train.board import Board
+from thinpipe.train.diverged import advice
 from thinpipe.train.log import Log, Origin, RunFolder
 from thinpipe.train.loop import Loop, Watcher
 from thinpipe.train.parts import data as data_of
 from thinpipe.train.parts import loss
 from thinpipe.train.progress import Several, is_live, watching
 from thinpipe.train.stop import SharedStop, Stop
-from thinpipe.train.together import Nobody, SilentLog, share_evaluated
+from thinpipe.train.together import Nobody, SilentLog, loaded_alike, share_evaluated
 from thinpipe.train.torchrun import Torchrun
 from thinpipe.train.trainer import Trainer
 from thinpipe.train.way import Way
@@ -42,6 +44,10 @@ def train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: Pa
 
     Returns:
         The exit status.
+
+    Raises:
+        NotFiniteError: the loss is not finite; the message says what may help and where the last good weights are.
+        ThinpipeError: samples are not to be found or damaged, or somebody else failed.
     """
     keep_memory()
     # Rank 0 trains as long as the others do.
@@ -54,7 +60,10 @@ def _train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: P
     # Asked of the stream itself: the environment may have made a terminal of a file, for its colours.
     terminal = None if sys.stderr.isatty() and not plain else False
     console = Console(stderr=True, highlight=False, quiet=not first, force_terminal=terminal)
-    data = data_of(recipe, input_device(settings, here))
+    device = input_device(settings, here)
+    data = data_of(recipe, device) if here is None else loaded_alike(lambda: data_of(recipe, device))
+    for note in data.notes:
+        console.print(f"warning: {note}", markup=False, soft_wrap=True)
     patience = _PATIENCE if here is None else _SHARED_PATIENCE
     # A live display says it in its own place: what is written into its midst would stay there.
     said = patience if first and not is_live(console) else None
@@ -77,6 +86,8 @@ def _train(folder: RunFolder, origin: Origin, *, here: Torchrun | None, trace: P
         with stop, watched if first else nullcontext(Nobody()) as watcher:
             loop = Loop(recipe=recipe, data=data, loss_fn=loss, log=log, watcher=watcher, stopped=lambda: stop.wanted)
             done = loop.run(trainer)
+    except NotFiniteError as error:
+        raise NotFiniteError(f"{error}\n{advice(origin, folder.states)}") from error
     finally:
         trainer.close()
     if not first:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from thinpipe.errors import NotFiniteError
+from thinpipe.train.recipe import Recipe
 
 
 def set_mode(*modules: nn.Module, train: bool) -> None:
@@ -26,3 +30,57 @@ def clip_norm(parameters: Iterable[nn.Parameter], most: float | None) -> None:
     """Scales gradients so that their common norm is at most ``most``; None for any norm."""
     if most is not None:
         torch.nn.utils.clip_grad_norm_(parameters, most)
+
+
+def verify_loss(value: float | Tensor) -> None:
+    """Checks the loss of a step.
+
+    Raises:
+        NotFiniteError: it is NaN or infinite.
+    """
+    if not math.isfinite(found := float(value)):
+        raise NotFiniteError(f"the loss is {found}")
+
+
+def is_kept(recipe: Recipe, loss: Tensor) -> bool:
+    """Tells whether what a step has made may be saved: not if its loss is not finite, and the loop is about to stop.
+
+    Asked of steps that would be saved alone, since a GPU is waited for.
+    """
+    return recipe.on_nan == "continue" or bool(loss.isfinite())
+
+
+def verify_weights(model: nn.Module) -> None:
+    """Checks what is about to be saved. In no other step does a GPU have to be waited for.
+
+    Raises:
+        NotFiniteError: a parameter or a statistic of BatchNorm is NaN or infinite, or another buffer NaN.
+    """
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if not weights.isfinite().all():
+                raise NotFiniteError(f"the weights {name} are not finite")
+        for name, buffer in model.named_buffers():
+            # Infinities are at home in a mask.
+            counted = name.rpartition(".")[2] in ("running_mean", "running_var")
+            if not buffer.isfinite().all() if counted else buffer.isnan().any():
+                raise NotFiniteError(f"the buffer {name} is not finite")
+
+
+def verify_together(model: nn.Module, tell: Callable[[str], Sequence[str]]) -> None:
+    """Checks what several ranks are about to save, each its part.
+
+    Args:
+        model: the part of this rank.
+        tell: tells all ranks a text, and returns those of all.
+
+    Raises:
+        NotFiniteError: one of the parts is not finite; all ranks raise it.
+    """
+    own = ""
+    try:
+        verify_weights(model)
+    except NotFiniteError as error:
+        own = str(error)
+    if faults := [said for said in tell(own) if said]:
+        raise NotFiniteError(faults[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from thinpipe.data.augment import CIFAR, IMAGENET, Augment, CentreCrop, Normalise, RandomCrop, RandomResizedCrop
 from thinpipe.data.folders import list_images
+from thinpipe.data.images import ImageSet
 from thinpipe.data.named import load_images
 from thinpipe.train.data import Data, Samples
 from thinpipe.train.files import NONE, weights_file
@@ -108,13 +110,28 @@ def _data(recipe: Recipe) -> Data:
         Path(recipe.data_dir) if recipe.data_dir else None,
         decode_pixels=round(recipe.pixels * _MARGIN),
         partial=bool(recipe.limit),
+        max_damaged=recipe.max_damaged,
     )
+    known = recipe.classes or _CLASSES.get(recipe.dataset, len(found.classes))
+    if len(found.classes) > known:
+        raise RecipeError(f"the images have {len(found.classes)} classes, and the model is told of {known} (classes)")
     return Data.of(
         recipe,
         Samples(found.train_images, found.train_labels),
         Samples(found.test_images, found.test_labels),
         _prepare(recipe, found.train_images.shape[-1]),
+        classes=found.classes,
+        notes=(*found.notes, *_not_as_published(recipe, found)),
     )
+
+
+def _not_as_published(recipe: Recipe, found: ImageSet) -> Iterator[str]:
+    rows = len(found.train_labels), len(found.test_labels)
+    if recipe.dataset in _CLASSES and not found.official and not 0 < recipe.limit <= min(rows):
+        yield (
+            f"{rows[0]:,} images to train on and {rows[1]:,} to test with are not {recipe.dataset} as it is published: "
+            "no accuracy can be compared with those of others"
+        )
 
 
 def _subject(about: str, defaults: Recipe) -> Subject:
@@ -129,7 +146,7 @@ def _subject(about: str, defaults: Recipe) -> Subject:
         uses=frozenset(
             {
                 *("model", "weights", "dropout", "layout"),
-                *("dataset", "data_dir", "classes", "pixels", "augment", "limit"),
+                *("dataset", "data_dir", "classes", "pixels", "augment", "limit", "max_damaged", "untrained_classes"),
             }
         ),
         sizes=range(32, 513),

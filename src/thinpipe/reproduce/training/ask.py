@@ -91,7 +91,8 @@ class Job:
             said["epochs"] = ask.epochs
         if ask.chunks is not None:
             said["chunks"] = ask.chunks
-        said |= ask.changes
+        # A row that diverges is recorded like any other, with all its epochs.
+        said |= {"on_nan": "continue", **ask.changes}
         recipe = resolved(work.tiny_recipe if ask.tiny else work.recipe, said)
         settings = Settings(
             stages=STAGES,
@@ -114,11 +115,11 @@ class Job:
             RecipeError: the encoder is not there.
         """
         first, second = self.row.codecs
-        # Where an encoder lies is no part of it; what is in its files is.
-        recipe = {name: value for name, value in self.recipe.to_json().items() if name != "data_dir"}
+        recipe = self.recipe.numbers()
         if self.row.learned is None:
             recipe = {name: value for name, value in recipe.items() if not name.startswith("bottleneck")}
         if self.is_text:
+            # Where an encoder lies is no part of it; what is in its files is.
             recipe["model"] = TINY if self.recipe.model == TINY else digest(encoder_folder(self.recipe))
         return {
             "codec": self.row.codec,

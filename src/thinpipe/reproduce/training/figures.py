@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thinpipe.reproduce.training.crossed import Crossing, read_crossed
-from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
+from thinpipe.train.log import EvaluationLine, NoteLine, RunFolder, StepLine
 from thinpipe.train.pace import bytes_of
 
 CROSSED = "crossed.json"
@@ -23,11 +23,13 @@ class Ran:
         steps: in their order.
         tests: one after each epoch.
         cuts: what crossed each.
+        said: what else its log says (default: nothing).
     """
 
     steps: Sequence[StepLine]
     tests: Sequence[EvaluationLine]
     cuts: Sequence[Crossing]
+    said: Sequence[NoteLine] = ()
 
     @classmethod
     def read(cls, path: Path) -> Ran:
@@ -37,6 +39,7 @@ class Ran:
             [line for line in lines if isinstance(line, StepLine)],
             [line for line in lines if isinstance(line, EvaluationLine)],
             read_crossed(path / CROSSED),
+            [line for line in lines if isinstance(line, NoteLine)],
         )
 
     @property
@@ -84,7 +87,8 @@ class Ran:
     def notes(self) -> list[str]:
         """Tells what a reader must know."""
         wild = next((line.epoch for line in self.steps if not math.isfinite(line.loss)), None)
-        return [] if wild is None else [f"the loss was not finite, first in epoch {wild + 1}"]
+        diverged = [] if wild is None else [f"the loss was not finite, first in epoch {wild + 1}"]
+        return [*(line.text for line in self.said), *diverged]
 
     def _train_loss(self, epoch: int) -> float:
         own = [line for line in self.steps if line.epoch == epoch]

@@ -74,6 +74,8 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
         BusyError: another process trains in the folder.
     """
     recipe, origin = job.recipe, _origin(job, folder)
+    for note in samples.notes:
+        console.print(f"warning: {note}", markup=False, soft_wrap=True)
     try:
         with folder.owned():
             trainer = trainer_of(
@@ -116,8 +118,8 @@ def _origin(job: Job, folder: RunFolder) -> Origin:
 
 
 def _fixed(origin: Origin) -> dict[str, Any]:
-    recipe, settings = origin.recipe.to_json(), origin.settings.to_json()
-    return {**recipe, **{name: settings[name] for name in ("stages", "codec", "grad_codec")}, "data_dir": None}
+    settings = origin.settings.to_json()
+    return {**origin.recipe.numbers(), **{name: settings[name] for name in ("stages", "codec", "grad_codec")}}
 
 
 def record_of(job: Job, path: Path) -> Record:

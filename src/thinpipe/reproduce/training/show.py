@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.table import Table as Grid
 
 from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet
+from thinpipe.finite import dumps
 from thinpipe.reproduce.training.picture import picture, plots
 from thinpipe.reproduce.training.rows import records_in, shown
 from thinpipe.reproduce.training.session import Session
@@ -39,7 +39,7 @@ def show(session: Session, *, as_json: bool) -> None:
     for path in drawn:
         console.print(f"drawn in {path}", soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps(_said(session, sheet, records, drawn)))
+        typer.echo(dumps(_said(session, sheet, records, drawn)))
 
 
 def _grids(sheet: Sheet, width: int) -> Iterator[Grid]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as javascript
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -19,6 +18,7 @@ from thinpipe.bench.options import Json, Output, Seed, Tiny, kept, progress
 from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet
 from thinpipe.errors import ThinpipeError
+from thinpipe.finite import dumps
 from thinpipe.help import MORE, HelpAll
 from thinpipe.reproduce.two_machines.row import CHUNKS, CODECS, CUTS, FULL, Row, table
 from thinpipe.reproduce.two_machines.sheet import costs_sheet, documents_sheet, over_none
@@ -228,7 +228,7 @@ def _report(records: Sequence[Record], *, folder: Path | None, as_json: bool) ->
         for record in records:
             console.print(f"recorded in {record.path(folder)}", soft_wrap=True)
     if as_json:
-        typer.echo(javascript.dumps(_json(sheets[0], records)))
+        typer.echo(dumps(_json(sheets[0], records)))
 
 
 def _grid(sheet: Sheet) -> Grid:

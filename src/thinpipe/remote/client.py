@@ -37,6 +37,7 @@ from thinpipe.errors import (
 )
 from thinpipe.links import Closed, Throttle
 from thinpipe.links.net import Channel, ClientKeys, dial
+from thinpipe.links.net.addresses import Address
 from thinpipe.remote.cost import HalfCost, StepCost
 from thinpipe.remote.half import MOST, Half, Task, rows_of
 from thinpipe.remote.offer import MakeOptimizer
@@ -173,6 +174,8 @@ class Client(nn.Module):
         super().__init__()
         if chunks < 1 or every < 1:
             raise ValueError(f"chunks and every are at least 1, got {chunks} and {every}")
+        # A wrong name is reported now. In a training it is waited for: a laptop that wakes up cannot resolve any yet.
+        Address.parse(connect).resolved()
         there, back = (by_cut(choice, CUTS) for choice in (codec, grad_codec))
         self.terms = Terms(
             chunks, schedule, ahead, tuple(zip(there, back, strict=True)), seed, deferred_batch_norm, every
@@ -399,6 +402,8 @@ class Client(nn.Module):
             try:
                 if self._channel is None:
                     self._connect()
+                    if (line := troubles.connected()) is not None:
+                        _log.warning("step %d: %s", self.committed + 1, line)
                 return action()
             except (PeerLost, StallError, PacketError, Closed, BusyError) as error:
                 welcomed = self._half.wires is not None
@@ -409,7 +414,8 @@ class Client(nn.Module):
                 except Exception:
                     self._gave_up = True
                     raise
-                _log.warning("step %d: %s; trying again", self.committed + 1, error or "the connection was closed")
+                if (line := troubles.lost(error)) is not None:
+                    _log.warning("step %d: %s", self.committed + 1, line)
                 time.sleep(pause)
             except BaseException:
                 # The server may be in the middle of a step that nobody will finish: it hears of it at once.

@@ -139,16 +139,15 @@ def test_a_tls_server_that_hangs_up_is_no_thinpipe_server(keys):
 
 
 def test_a_port_that_accepts_and_says_nothing_is_told(keys):
-    with program(lambda made: None) as address:
-        with pytest.raises(StallError, match=rf"{address} accepted the connection and said nothing within 0\.6 s"):
-            dial(address, keys=keys, timeout=0.6)
+    said = r"accepted the connection and said nothing within 0\.6 s"
+    with program(lambda made: None) as address, pytest.raises(StallError, match=f"{address} {said}"):
+        dial(address, keys=keys, timeout=0.6)
     assert threads() == []
 
 
 def test_a_tunnel_whose_server_is_down_is_not_taken_for_one_with_other_keys(keys):
-    with program(lambda made: made.close()) as address:
-        with pytest.raises(PeerLost, match=f"{address} closes connections as soon as they are made"):
-            dial(address, keys=keys)
+    with program(lambda made: made.close()) as address, pytest.raises(PeerLost, match=f"{address} closes connections"):
+        dial(address, keys=keys)
     assert threads() == []
 
 

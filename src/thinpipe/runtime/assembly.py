@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,13 +135,14 @@ def _parts(
     model: nn.Sequential | Sequence[nn.Module], balance: Sequence[int] | None
 ) -> tuple[list[list[str]], list[nn.Module], list[nn.Sequential]]:
     """Lists for each stage the names of its layers, a tree of them with the model's names, and what is run."""
-    if isinstance(model, nn.Sequential):
+    if isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
         verify_sequential(model)
+        assert isinstance(model, nn.Sequential)
         if balance is None:
             raise BalanceError("an nn.Sequential is cut by a balance; pass balance=[...], or a list of stages")
         parts = sequences(model, balance)
         return [list(part._modules) for part in parts], list(parts), parts
-    stages = list(model)
+    stages = list(model) if isinstance(model, Iterable) else [model]
     if not stages or not all(isinstance(stage, nn.Module) for stage in stages):
         kinds = ", ".join(sorted({type(stage).__name__ for stage in stages})) or "none"
         raise SplitError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from thinpipe import arguments
 from thinpipe.errors import SplitError
 from thinpipe.models.hf import FAMILIES, cut_hf, even_cuts, run_uncut
 from thinpipe.stages.cost import balance_cost
@@ -65,6 +66,10 @@ def split(
         raise SplitError("split takes either names, at=['encoder.layer.4'], or a number of stages, stages=2")
     if isinstance(at, str):
         raise SplitError(f"at is a list of names, got a text; write at=[{at!r}]")
+    if at is not None and not (isinstance(at, Sequence) and all(isinstance(name, str) for name in at)):
+        raise SplitError(f"at is a list of names, as ['encoder.layer.4'], got {at!r:.100}")
+    if stages is not None:
+        stages = arguments.whole("stages", stages, error=SplitError)
     if is_adapted(model) or (_is_hf(model) and example is None):
         _verify_version()
         names = even_cuts(model, stages) if stages is not None else list(at or ())

@@ -9,6 +9,10 @@ class ThinpipeError(Exception):
     """The base of every error raised on purpose; catch it to catch them all."""
 
 
+class ArgumentError(ThinpipeError, ValueError, TypeError):
+    """An argument of the wrong kind, or out of its range; the message has its name, its value and what it can be."""
+
+
 class BalanceError(ThinpipeError, ValueError):
     """A balance that does not fit the module: wrong sum, a part without layers, more parts than layers."""
 

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinpipe import arguments
 from thinpipe.checkpoint.company import Company
 from thinpipe.checkpoint.entry import Entry
 from thinpipe.checkpoint.folder import MANIFEST, latest
-from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore
+from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, verify_optimizer
 from thinpipe.checkpoint.saving import FORMAT
 from thinpipe.errors import CheckpointError
 from thinpipe.stages.names import listed
@@ -59,7 +60,8 @@ def load(
         CheckpointError: it is of another model, or damaged; the message lists names that are missing or too many.
         PeerError, PeerLost, StallError: a rank failed.
     """
-    company = Company(model)
+    verify_optimizer(optimizer)
+    company, folder = Company(model), arguments.folder("folder", folder)
 
     def find() -> str | None:
         path = Path(folder) if (Path(folder) / MANIFEST).exists() else latest(folder)

@@ -19,9 +19,17 @@ from typing import Any, Self
 
 import torch
 
-from thinpipe import __version__
+from thinpipe import __version__, arguments
 from thinpipe.codecs import codec
-from thinpipe.errors import BusyError, CheckpointError, DisagreementError, PacketError, RefusedError, ThinpipeError
+from thinpipe.errors import (
+    ArgumentError,
+    BusyError,
+    CheckpointError,
+    DisagreementError,
+    PacketError,
+    RefusedError,
+    ThinpipeError,
+)
 from thinpipe.links import Closed
 from thinpipe.links.net import Channel, Listener, ServerKeys
 from thinpipe.links.net.seldom import Seldom
@@ -88,8 +96,23 @@ class Server:
         codecs: Sequence[str] | None = None,
         max_message: int = MOST,
     ) -> None:
-        if max_clients < 1:
-            raise ValueError(f"max_clients is at least 1, got {max_clients}")
+        if not isinstance(offers, Mapping) or (
+            isinstance(offers, dict) and not all(isinstance(each, Offer) for each in offers.values())
+        ):
+            example = "{'middle': Offer(make, optimizer)}"
+            raise ArgumentError(f"offers must be Offers by name, as {example}, got {offers!r:.100}")
+        if keys is not None and not isinstance(keys, ServerKeys):
+            raise ArgumentError(f"keys must be ServerKeys(own pair, clients), got {keys!r:.100}")
+        if isinstance(codecs, str) or not isinstance(codecs, Iterable | None):
+            raise ArgumentError(f"codecs must be a list, as ['block:4', 'wave:4'], got {codecs!r:.100}")
+        max_clients = arguments.whole("max_clients", max_clients)
+        max_message = arguments.whole("max_message", max_message)
+        arguments.seconds("idle", idle, endless=True)
+        arguments.seconds("silence", silence)
+        if metrics is not None:
+            arguments.whole("metrics (a port)", metrics, least=0, most=65535)
+        if folder is not None:
+            arguments.folder("folder", folder)
         self.offers, self.keys, self.max_clients, self.idle = offers, keys, max_clients, idle
         self.device = _device(device)
         self.counters = Counters()
@@ -422,5 +445,5 @@ def _refuse(channel: Channel, kind: str, reason: str) -> None:
 
 def _device(device: torch.device | str | None) -> torch.device:
     if device is not None:
-        return torch.device(device)
+        return arguments.device("device", device)
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from thinpipe import arguments
 from thinpipe.errors import BalanceError, SplitError
 from thinpipe.runtime.parcel import Edge, edges_out_of
 from thinpipe.schedule import in_turn
@@ -113,7 +114,9 @@ def assemble(
     """
     names, trees, parts = _parts(model, balance)
     n, world = len(parts), len(ranks)
-    chosen = tuple(workers) if workers is not None else in_turn(n, world)
+    chosen = in_turn(n, world)
+    if workers is not None:
+        chosen = tuple(arguments.whole_numbers("map", workers, least=0, error=BalanceError))
     if len(chosen) != n or set(chosen) != set(range(world)):
         raise BalanceError(
             f"{n} stages on {world} ranks: the map {list(chosen)} must name a rank for each stage, and each of the "
@@ -140,7 +143,7 @@ def _parts(
         assert isinstance(model, nn.Sequential)
         if balance is None:
             raise BalanceError("an nn.Sequential is cut by a balance; pass balance=[...], or a list of stages")
-        parts = sequences(model, balance)
+        parts = sequences(model, arguments.whole_numbers("balance", balance, error=BalanceError))
         return [list(part._modules) for part in parts], list(parts), parts
     stages = list(model) if isinstance(model, Iterable) else [model]
     if not stages or not all(isinstance(stage, nn.Module) for stage in stages):

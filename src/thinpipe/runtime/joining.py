@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from thinpipe import arguments
 from thinpipe.errors import StallError
 
 _PAUSE = 0.02
@@ -39,6 +40,7 @@ def join(backend: str = "gloo", *, timeout: float = 300.0, **options: Any) -> No
     Raises:
         StallError: not all ranks came.
     """
+    arguments.seconds("timeout", timeout)
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
     fresh = agreed_round(store, rank, world, timeout=timeout)
     dist.init_process_group(

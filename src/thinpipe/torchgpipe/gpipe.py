@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from thinpipe import arguments
 from thinpipe.errors import BalanceError, SharedStateError
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.step import Team
@@ -72,7 +73,7 @@ class GPipe(Pipe):
             super().__init__(module, balance, devices=devices, chunks=chunks, checkpoint=checkpoint)
         except BalanceError as error:
             raise _recommending_a_helper(str(error)) from None
-        if deferred_batch_norm:
+        if arguments.flag("deferred_batch_norm", deferred_batch_norm):
             DeferredBatchNorm.convert_deferred_batch_norm(self, self.chunks)
 
     # -- the partitions ----------------------------------------------------------------------------------------------

@@ -71,10 +71,10 @@ def diagnose(where: Address, number: Address, *, within: float) -> Diagnosis:
         return Diagnosis(mechanism=answer[_MECHANISM].rstrip(b"\0").decode(errors="replace"))
     what = next((name for first, name in _KNOWN.items() if answer.startswith(first)), "another program")
     shown = ascii(answer[:40].decode(errors="replace").strip())
-    error = PeerLost(
+    stranger = PeerLost(
         f"something answers at {where}, but it is no thinpipe server: {what}, which says {shown}; check the port"
     )
-    return Diagnosis(error=error, is_final=True)
+    return Diagnosis(error=stranger, is_final=True)
 
 
 def _answer(made: socket.socket, words: bytes, seconds: float) -> bytes | None:

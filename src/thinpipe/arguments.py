@@ -12,12 +12,13 @@ import operator
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from thinpipe.errors import ArgumentError, DeviceError, ThinpipeError
 from thinpipe.suggest import instead_of
+
+if TYPE_CHECKING:
+    import torch
 
 
 def whole(
@@ -134,6 +135,8 @@ def device(name: str, value: Any) -> torch.device:
     Raises:
         DeviceError: there is no such device.
     """
+    import torch  # commands check their words without it
+
     if not isinstance(value, bool):
         with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
             return torch.device(value)

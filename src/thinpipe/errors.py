@@ -111,3 +111,7 @@ class RefusedError(ThinpipeError, ConnectionError):
 
 class BusyError(RefusedError):
     """A server that does not take a client now, and may later: it is full, or still busy with the same session."""
+
+
+BAD_VALUES = (ArgumentError, AddressError, DeviceError, KeyFileError, SpecError)
+"""What a user has to write otherwise; a command ends with status 2 for them, and with 1 for what failed later."""

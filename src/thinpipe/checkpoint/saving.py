@@ -61,9 +61,7 @@ def save(
     arguments.whole("step", step, least=0)
     verify_optimizer(optimizer)
     if extra is not None and not isinstance(extra, Mapping):
-        raise ArgumentError(
-            f"extra must be a dictionary, as {{'scheduler': scheduler.state_dict()}}, got {extra!r:.100}"
-        )
+        raise ArgumentError(f"extra must be a dictionary, such as a state_dict, got {extra!r:.100}")
     company, where = Company(model), arguments.folder("folder", folder)
 
     def open_it() -> str | None:

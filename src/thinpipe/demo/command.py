@@ -15,6 +15,7 @@ from rich.table import Table
 from thinpipe.codecs import DEFAULT, codec
 from thinpipe.demo.compare import NONE, RECIPE, Demo, Trained
 from thinpipe.errors import ThinpipeError
+from thinpipe.help import a_folder
 from thinpipe.links.throttle import parse_rate
 from thinpipe.report.page import write_report
 
@@ -29,7 +30,8 @@ def demo_command(
     codecs: Annotated[str, typer.Option(metavar="A,B", help="Compared, each for both directions.")] = ",".join(_CODECS),
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of weights and the order of images.")] = 0,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Gets the runs and the report (default: one in runs).")
+        Path | None,
+        typer.Option(parser=a_folder, metavar="DIR", help="Gets the runs and the report (default: one in runs)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Make the last line one JSON object.")] = False,
 ) -> None:

@@ -156,7 +156,7 @@ def _verify_names(company: Company, state: Mapping[str, Any], entries: Mapping[s
 
 def _entries(found: Any) -> dict[str, Entry]:
     if not isinstance(found, dict):
-        raise CheckpointError(f"the manifest makes no sense: {found!r:.200} where tensors should be listed")
+        raise CheckpointError(f"the manifest is damaged: it has {found!r:.200} where tensors should be listed")
     return {name: Entry.read(name, entry) for name, entry in found.items()}
 
 
@@ -180,7 +180,7 @@ def _optimizer(path: Path, manifest: dict[str, Any]) -> OptimizerState:
     try:
         return OptimizerState({}, dict(found["plain"]), list(found["groups"]), dict(found["also"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"the manifest of {path} makes no sense about the optimizer: {error}") from error
+        raise CheckpointError(f"the manifest of {path} is damaged at the optimizer: {error}") from error
 
 
 def _load_own(path: Path, manifest: dict[str, Any], company: Company) -> None:

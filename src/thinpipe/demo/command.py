@@ -104,7 +104,7 @@ def _table(done: Sequence[Trained], demo: Demo) -> Table:
         )
     table.caption = (
         "kB: all bytes of a batch, both ways. Bandwidth needed: those over the computation of both sides, so that "
-        "nobody waits. Peak: in the busiest 100 ms, one way."
+        "neither side waits. Peak: in the busiest 100 ms, one way."
     )
     return table
 

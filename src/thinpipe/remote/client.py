@@ -306,7 +306,7 @@ class Client(nn.Module):
             if not self._gave_up:
                 self._persist(self._leave)
         except (ThinpipeError, OSError) as error:
-            _log.warning("the session did not end well: %s", error)
+            _log.warning("the session could not be ended at the server, or not be saved: %s", error)
         finally:
             self._is_closed = True
             channel, self._channel = self._channel, None

@@ -213,7 +213,7 @@ class Server:
             self._seldom.warn(f"{channel.peer} was refused: {error}")
             _refuse(channel, kind_of(error), str(error))
         except (ThinpipeError, Closed) as error:
-            self._seldom.warn(f"{channel.peer} did not begin well: {error}")
+            self._seldom.warn(f"{channel.peer} could not begin a session: {error}")
             _refuse(channel, "protocol", str(error))
         except Exception as error:
             _log.exception("%s could not be served", channel.peer)
@@ -360,7 +360,10 @@ class Server:
             self._shelves[newest] = self._shelves.pop(newest)
         away = [name for name in self._shelves if name not in self._sessions]
         for name in away[: -_KEPT * self.max_clients]:
-            _log.info("session %s is forgotten: there is no folder to save it in", name[:8])
+            _log.info(
+                "session %s is dropped: there is no folder to save it in",
+                name[:8],
+            )
             del self._shelves[name]
 
     def _sweep(self) -> None:
@@ -370,7 +373,11 @@ class Server:
                 for session in self._sessions.values():
                     session.end_if_stuck(self.idle)
                 for session in [each for each in self._sessions.values() if each.is_away and each.heard < limit]:
-                    _log.info("session %s was idle for %g s, and is put away", session.name[:8], self.idle)
+                    _log.info(
+                        "session %s was idle for %g s; it is saved and unloaded",
+                        session.name[:8],
+                        self.idle,
+                    )
                     self._put_away(session)
 
     def _shelf(self, name: str) -> tuple[Shelf, dict[str, Any] | None]:
@@ -394,7 +401,7 @@ class Server:
         if own >= _MOST_SAVED:
             raise RefusedError(
                 f"{own} sessions of this client are saved at the server, and no more are taken; its owner may remove "
-                "folders that nobody needs"
+                "folders of sessions that are finished"
             )
 
     def _write_note(self, name: str, shelf: Shelf, note: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def _lead(store: Store, world: int, own: str, until: float) -> str:
                 store.set(f"thinpipe/agreed/{fresh}", "")
                 return fresh
             time.sleep(_PAUSE)
-    raise StallError(f"rank 0 waited in vain for all of {world} ranks to come")
+    raise StallError(f"not all of the {world} ranks came to rank 0 in time; see whether all were started")
 
 
 def _follow(store: Store, rank: int, own: str, until: float) -> str:
@@ -94,4 +94,4 @@ def _follow(store: Store, rank: int, own: str, until: float) -> str:
                 if store.check([f"thinpipe/agreed/{fresh}"]):
                     return str(fresh)
         time.sleep(_PAUSE)
-    raise StallError(f"rank {rank} waited in vain for rank 0 to call all ranks together")
+    raise StallError(f"rank 0 did not call rank {rank} in time; see whether all ranks were started")

@@ -396,7 +396,7 @@ class Pipeline(nn.Module):
 
     def _batch(self, inputs: Any) -> Batch:
         if inputs is None:
-            raise BatchError(f"rank {self.rank} has the first stage, and needs inputs; got None")
+            raise BatchError(f"rank {self.rank} has the first stage; pass it inputs, got None")
         batch = Batch.of(inputs, self.chunks)
         if not sum(batch.rows) and self.replicas == 1:
             raise BatchError("the batch is empty; a step needs at least one row")

@@ -286,7 +286,7 @@ class StepRandomness:
             self._watching[:] = [True] * len(self._watching)
             if recomputes:
                 warnings.warn(
-                    "somebody drew random numbers during a forward in which no stage was known to draw. If it was "
+                    "random numbers were drawn during a forward in which no stage was known to draw. If it was "
                     "another thread, all is well; if a stage began to, this batch is recomputed with other numbers, "
                     "and from the next step on with the same",
                     RuntimeWarning,

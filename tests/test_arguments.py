@@ -136,7 +136,7 @@ CODECS = {
 }
 BAD = {
     pipe: PIPE | CODECS | {"recompute": [*TEXT, None]},
-    gpipe: PIPE,
+    gpipe: PIPE | {"chunks": [value for value in WHOLE if value is not WHOLE[3]]},  # 2.0 was 2 in torchgpipe
     pipeline: CODECS
     | {
         "balance": BALANCE,

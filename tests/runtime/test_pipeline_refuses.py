@@ -55,13 +55,13 @@ def test_ranks_with_different_versions_of_the_library_do_not_start(pool):
     ("own", "kind", "text"),
     [
         ({"codec": "blok:4"}, "SpecError", "blok"),
-        ({"schedule": "fastest"}, "ValueError", "'fastest'"),
-        ({"chunks": 0}, "ValueError", "got 0"),
+        ({"schedule": "fastest"}, "ArgumentError", "'fastest'"),
+        ({"chunks": 0}, "ArgumentError", "got 0"),
         ({"map": [0, 1, 3]}, "BalanceError", "[0, 1, 3]"),
         ({"balance": [1, 1]}, "BalanceError", "[1, 1]"),
-        ({"checkpoint": "sometimes"}, "ValueError", "'sometimes'"),
-        ({"recompute": "none"}, "ValueError", "'none'"),
-        ({"codec": {7: "block:4"}}, "ValueError", "no cut 7"),
+        ({"checkpoint": "sometimes"}, "ArgumentError", "'sometimes'"),
+        ({"recompute": "none"}, "ArgumentError", "'none'"),
+        ({"codec": {7: "block:4"}}, "ArgumentError", "no cut 7"),
     ],
     ids=str,
 )

@@ -70,7 +70,9 @@ class GPipe(Pipe):
         if devices is None:
             devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
         try:
-            super().__init__(module, balance, devices=devices, chunks=chunks, checkpoint=checkpoint)
+            # torchgpipe took 42.0 for 42, and whatever says "always" as a text.
+            chunks = int(chunks) if isinstance(chunks, float) and chunks.is_integer() else chunks
+            super().__init__(module, balance, devices=devices, chunks=chunks, checkpoint=str(checkpoint))
         except BalanceError as error:
             raise _recommending_a_helper(str(error)) from None
         if arguments.flag("deferred_batch_norm", deferred_batch_norm):

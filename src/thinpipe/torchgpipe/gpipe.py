@@ -71,7 +71,7 @@ class GPipe(Pipe):
             devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
         try:
             # torchgpipe took 42.0 for 42, and whatever says "always" as a text.
-            chunks = int(chunks) if isinstance(chunks, float) and chunks.is_integer() else chunks
+            chunks = int(chunks) if isinstance(chunks, float) and float(chunks).is_integer() else chunks
             super().__init__(module, balance, devices=devices, chunks=chunks, checkpoint=str(checkpoint))
         except BalanceError as error:
             raise _recommending_a_helper(str(error)) from None

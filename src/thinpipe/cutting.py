@@ -16,10 +16,11 @@ from typing import Any
 
 from torch import nn
 
+from thinpipe import arguments
 from thinpipe.errors import SplitError
 from thinpipe.models.hf import FAMILIES, cut_hf, even_cuts, run_uncut
 from thinpipe.stages.cost import balance_cost
-from thinpipe.stages.names import verify_names
+from thinpipe.stages.names import suggested, verify_names
 from thinpipe.stages.parts import Split
 from thinpipe.stages.split import sequences, verify_sequential
 
@@ -59,10 +60,16 @@ def split(
     Raises:
         SplitError: there is no such place to cut, or the model cannot be cut at all.
     """
+    if not isinstance(model, nn.Module):
+        raise SplitError(f"split takes a model, an nn.Module, got {type(model).__name__}")
     if (at is None) == (stages is None):
         raise SplitError("split takes either names, at=['encoder.layer.4'], or a number of stages, stages=2")
     if isinstance(at, str):
         raise SplitError(f"at is a list of names, got a text; write at=[{at!r}]")
+    if at is not None and not (isinstance(at, Sequence) and all(isinstance(name, str) for name in at)):
+        raise SplitError(f"at is a list of names, as ['encoder.layer.4'], got {at!r:.100}")
+    if stages is not None:
+        stages = arguments.whole("stages", stages, error=SplitError)
     if is_adapted(model) or (_is_hf(model) and example is None):
         _verify_version()
         names = even_cuts(model, stages) if stages is not None else list(at or ())
@@ -71,7 +78,10 @@ def split(
         verify_sequential(model)
         return _cut_sequential(model, _even(model, stages) if stages is not None else list(at or ()))
     if at is None:
-        raise SplitError(f"{type(model).__name__} is cut at names; pass at=[...] instead of a number of stages")
+        raise SplitError(
+            f"{type(model).__name__} is no nn.Sequential, so it is cut at the names of its modules; instead of "
+            f"stages={stages!r} pass at=[{suggested(model)!r}] and example=..., an input of the size of a micro-batch"
+        )
     if example is None:
         raise SplitError(
             f"{type(model).__name__} is no nn.Sequential, and there is no adapter for it; pass example=..., an input "

@@ -9,6 +9,10 @@ class ThinpipeError(Exception):
     """The base of every error raised on purpose; catch it to catch them all."""
 
 
+class ArgumentError(ThinpipeError, ValueError, TypeError):
+    """An argument of the wrong kind, or out of its range; the message has its name, its value and what it can be."""
+
+
 class BalanceError(ThinpipeError, ValueError):
     """A balance that does not fit the module: wrong sum, a part without layers, more parts than layers."""
 
@@ -111,3 +115,7 @@ class BusyError(RefusedError):
 
 class NotFiniteError(ThinpipeError, FloatingPointError):
     """A training whose loss, gradients or weights are NaN or infinite."""
+
+
+BAD_VALUES = (ArgumentError, AddressError, DeviceError, KeyFileError, SpecError)
+"""What a user has to write otherwise; a command ends with status 2 for them, and with 1 for what failed later."""

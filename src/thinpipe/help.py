@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from thinpipe import arguments
+from thinpipe.errors import ArgumentError
+
 MORE = "More options"
 """The panel of the options that only ``--help-all`` shows; the generated page of commands has them all."""
 
+_Value = TypeVar("_Value")
 _ALL = "thinpipe.help.all"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -51,6 +57,34 @@ class App(typer.Typer):
     def command(self, name: str | None = None, **words: Any) -> Callable[[_Function], _Function]:
         """Registers a command, as Typer does."""
         return super().command(name, **{"cls": Command, **words})
+
+
+def checked(check: Callable[[str, Any], _Value]) -> Callable[[str], _Value]:
+    """Makes of a check of arguments what reads the text of an option: a wrong one ends the command with status 2."""
+
+    def value(text: str) -> _Value:
+        try:
+            return check("the value", text)
+        except ArgumentError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return value
+
+
+def _path(name: str, text: Any) -> Path:
+    return Path(arguments.text(name, text))
+
+
+def _finite(name: str, text: Any) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    return arguments.number(name, found if math.isfinite(found) else text)
+
+
+a_path, a_folder, a_file, a_finite = map(checked, (_path, arguments.folder, arguments.file, _finite))
+"""For ``typer.Option(parser=...)``: any path, a folder, a file to be written, a finite number of at least 0."""
 
 
 def flowing(text: str) -> str:

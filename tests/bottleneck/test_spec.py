@@ -102,5 +102,5 @@ def test_in_the_text_of_two_cuts_the_finger_is_at_the_second():
 
 
 def test_anything_but_a_text_is_refused():
-    with pytest.raises(TypeError, match="named by a text such as 'conv:20k3s3', got int"):
+    with pytest.raises(TypeError, match="named by a text such as 'conv:20k3s3', got 3"):
         parse(3)

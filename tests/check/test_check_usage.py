@@ -71,7 +71,7 @@ def test_an_option_that_cannot_be_used_is_told_why(options, words):
 
 
 def test_a_model_that_is_no_sequence_is_cut_at_names_only():
-    assert "--at encoder.4,encoder.8" in refused(f"{FACTORIES}:bridged")
+    assert "as for thinpipe.split: --at last" in refused(f"{FACTORIES}:bridged")
     assert "there is no module 'middle'; there are first, drop, last" in refused(
         f"{FACTORIES}:bridged", "--at", "middle"
     )

@@ -27,6 +27,8 @@ def test_public_attributes_have_the_types_they_had():
     assert GPipe(named_layers(), [3], devices=["cpu:0"]).devices == [torch.device("cpu")]  # as tensors there name it
     assert pipe.chunks == 42 and type(pipe.chunks) is int
     assert pipe.checkpoint == "always"
+    always = type("Always", (), {"__str__": lambda _: "always"})()
+    assert GPipe(named_layers(), [3], devices=CPUS, checkpoint=always).checkpoint == "always"
     assert GPipe(named_layers(), [3], devices=CPUS).checkpoint == "except_last"
 
 

@@ -24,7 +24,7 @@ def test_what_is_no_rate_says_how_to_write_one(text):
 
 @pytest.mark.parametrize(("rate", "delay"), [(0, 0), (-1, 0), (float("nan"), 0), (1, -0.1), (1, float("inf"))])
 def test_links_that_cannot_be_are_refused(rate, delay):
-    with pytest.raises(ValueError, match=r"a link needs|a delay is"):
+    with pytest.raises(ValueError, match=r"of a link in .* must be a finite number"):
         Throttle(rate, delay)
 
 

@@ -293,9 +293,9 @@ def test_saying_thousands_of_times_that_something_was_saved_fills_no_memory(sieg
         (UP, [frame_of((torch.ones(3, WIDE), torch.ones(3, WIDE)))], "Error"),
         (UP, [frame_of("a text")], "Error"),
         (UP, [frame_of([])], "Error"),
-        (DOWN, [gradient()], "a gradient that nobody asked for"),
+        (DOWN, [gradient()], "a gradient that was not expected"),
         (DOWN, [gradient(micro=7)], "sent micro-batch 7"),
-        (7, [activation()], "lane 7, which nobody has opened"),
+        (7, [activation()], "lane 7, which was not opened"),
     ],
 )
 def test_a_wrong_message_ends_the_connection_with_a_reason(beside, lane, messages, why):
@@ -312,7 +312,7 @@ def test_a_wrong_message_ends_the_connection_with_a_reason(beside, lane, message
         (gradient(wide=9), "Error"),
         (gradient(rows=4), "Error"),
         (frame_of(["text"], cargo=Cargo.GRADIENT, edge=1), ""),
-        (frame_of([], cargo=Cargo.GRADIENT, edge=1), "a gradient that nobody asked for"),
+        (frame_of([], cargo=Cargo.GRADIENT, edge=1), "a gradient that was not expected"),
     ],
 )
 def test_a_wrong_gradient_is_the_senders_trouble_alone(beside, wrong, why):

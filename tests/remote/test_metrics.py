@@ -165,7 +165,7 @@ def test_threads_lose_no_count():
     for thread in threads:
         thread.join()
     assert counters.read() == {"refused": 0, "broken": 0, "steps": 8000, "replays": 0}
-    with pytest.raises(ValueError, match="nobody counts 'step'; there are refused, broken, steps, replays"):
+    with pytest.raises(ValueError, match="no counter is called 'step'; there are refused, broken, steps, replays"):
         counters.count("step")
 
 

@@ -1,5 +1,6 @@
 """Whatever goes wrong in a stage is raised in the caller; nothing hangs, no thread is lost, the pipe goes on."""
 
+import copy
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from support import CHECKPOINT_MODES
+from support import CHECKPOINT_MODES, assert_same, train_once
 from thinpipe import Pipe
 from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SkipError, SpecError, SplitError
 from thinpipe.skip import skippable, stash
@@ -224,7 +225,7 @@ def test_a_codec_for_a_cut_that_there_is_not_is_refused():
 
 
 def test_a_module_that_is_no_sequence_is_refused():
-    with pytest.raises(SplitError, match=r"nn\.Sequential.*got Bilinear.*rewrite"):
+    with pytest.raises(SplitError, match=r"nn\.Sequential.*got Bilinear.*thinpipe\.split"):
         Pipe(nn.Bilinear(1, 1, 1), [1], devices=["cpu"] * 1)
 
 
@@ -271,6 +272,37 @@ def test_a_layer_with_parameters_or_a_buffer_in_two_stages_is_refused():
         Pipe(nn.Sequential(a, b), [1, 1], devices=["cpu"] * 2)
 
 
+def test_the_advice_for_a_layer_in_two_stages_trains_as_one_device_does():
+    torch.manual_seed(1)
+    first, x = nn.Linear(3, 3).double(), torch.randn(8, 3, dtype=torch.float64)
+    bare = nn.Sequential(first, nn.Tanh(), first)
+    expected = train_once(copy.deepcopy(bare), x)
+    for devices in (["cpu", "cpu"], ["cpu", "meta"]):
+        with pytest.raises(SharedStateError, match="balance that keeps both in one stage") as told:
+            Pipe(bare, [1, 2], devices=devices)
+        advice = str(told.value).rpartition("the same parameters: ")[2]
+        assert "put both stages on one device" not in str(told.value)
+    names = {"copy": copy, "first": first}
+    exec(advice, names)
+    second = names["second"]
+    assert second is not first and second.weight is first.weight and second.bias is first.bias
+    pipe = Pipe(nn.Sequential(first, nn.Tanh(), second), [1, 2], devices=["cpu"] * 2, chunks=3)
+    assert_same(train_once(pipe, x), expected)
+
+
+def test_what_two_stages_share_is_told_with_what_to_do_about_it():
+    norm, a, b = nn.BatchNorm1d(2), nn.Linear(2, 2), nn.Linear(2, 2)
+    with pytest.raises(SharedStateError, match=r"or give each stage a BatchNorm1d of its own$"):
+        Pipe(nn.Sequential(norm, norm), [1, 1], devices=["cpu"] * 2)
+    b.weight = a.weight
+    with pytest.raises(SharedStateError, match=r"put both stages on one device: they are on cpu and meta$"):
+        Pipe(nn.Sequential(a, b), [1, 1], devices=["cpu", "meta"])
+    other = nn.BatchNorm1d(2)
+    other.running_mean = norm.running_mean
+    with pytest.raises(SharedStateError, match=r"give each layer a buffer of its own$"):
+        Pipe(nn.Sequential(norm, other), [1, 1], devices=["cpu"] * 2)
+
+
 def test_a_layer_without_state_may_stand_in_two_stages():
     relu = nn.ReLU()
     pipe = Pipe(nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu), [2, 2], devices=["cpu"] * 2, chunks=2)
@@ -300,7 +332,7 @@ def test_a_pipe_that_calls_itself_is_refused():
 
     pipe = Pipe(nn.Sequential(nn.Linear(1, 1), Caller()), [1, 1], devices=["cpu"] * 2, chunks=2)
     holder = [pipe]
-    with pytest.raises(RuntimeError, match="part of itself"):
+    with pytest.raises(RuntimeError, match="call the module inside it"):
         pipe(torch.rand(2, 1))
 
 

@@ -1,16 +1,20 @@
 """Sequences cut at the names of their layers, and what a ``Split`` is whatever it was made of."""
 
 import copy
+import re
 from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
 
+import thinpipe
 from support import Begin, End, assert_same, train_once
 from thinpipe import Pipe, Split, split
+from thinpipe.balance import balance_by_time
 from thinpipe.errors import SplitError
 from thinpipe.stages.part import grafted
+from thinpipe.torchgpipe import GPipe
 
 
 def sequence():
@@ -73,8 +77,44 @@ def test_a_question_that_is_not_clear_is_refused():
         split(sequence(), at="mid")
     with pytest.raises(SplitError, match="pass example="):
         split(nn.Bilinear(2, 2, 2), at=["weight"])
-    with pytest.raises(SplitError, match="cut at names"):
+    with pytest.raises(SplitError, match="cut at the names of its modules; instead of stages=2 pass at="):
         split(nn.Bilinear(2, 2, 2), stages=2)
+
+
+class Net(nn.Module):
+    """A model whose forward is a program of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.features(x).tanh())
+
+
+def balanced(model):
+    balance_by_time(2, model, torch.randn(4, 5))
+
+
+@pytest.mark.parametrize(
+    "take", [Pipe, lambda model: Pipe(model, [1, 1]), lambda model: GPipe(model, [1, 1], devices=["cpu"] * 2), balanced]
+)
+def test_a_model_that_is_no_sequence_is_answered_with_a_split_that_works(take):
+    model, inputs = Net(), torch.randn(4, 5)
+    with pytest.raises(SplitError, match=r"got Net; cut it at the names of its modules: thinpipe\.Pipe") as told:
+        take(model)
+    advice = re.search(r"thinpipe\.Pipe\(.*\)\)", str(told.value))[0]
+    pipe = eval(advice, {"thinpipe": thinpipe, "model": model, "inputs": inputs})
+    assert len(pipe.partitions) == 2
+    torch.testing.assert_close(pipe(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("model", [None, [nn.Linear(2, 2)], "model", Net], ids=["None", "list", "text", "class"])
+def test_what_is_no_model_at_all_is_told_so(model):
+    with pytest.raises(SplitError, match=r"pass nn\.Sequential\(\*layers\)"):
+        Pipe(model)
+    with pytest.raises(SplitError, match=r"split takes a model, an nn\.Module, got"):
+        split(model, at=["head"])
 
 
 def test_the_model_comes_back_with_the_states_of_those_who_trained_it():

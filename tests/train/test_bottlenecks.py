@@ -247,7 +247,7 @@ def test_a_server_is_told_the_bottlenecks_and_the_digest_of_their_file(whole):
         ("bottleneck=conv:9%2B8%2B7%2B6%2B5", "at most 4 sets, got 5"),
         ("bottleneck=conv:999", "use at most 16"),
         ("bottleneck_file=/etc/passwd", "named by the digest"),
-        ("bottleneck_fit=9", "no matter of the server's"),
+        ("bottleneck_fit=9", "does not concern the server"),
     ],
 )
 def test_a_bottleneck_that_cannot_be_lent_is_explained(query, said):

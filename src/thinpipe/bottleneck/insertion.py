@@ -10,10 +10,12 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from thinpipe import arguments
 from thinpipe.bottleneck.error import BottleneckError
 from thinpipe.bottleneck.half import Half, Receiver, Sender
 from thinpipe.bottleneck.pair import Bottleneck
 from thinpipe.bottleneck.spec import parse, parse_cuts
+from thinpipe.errors import ArgumentError
 from thinpipe.runtime.assembly import as_sequence
 from thinpipe.stages.parts import Split
 from thinpipe.stages.skip import SkipStore, skips_in
@@ -69,6 +71,7 @@ def insert(
         SpecError: a text names no bottleneck.
         BottleneckError: there is no such cut, or a bottleneck does not fit it.
     """
+    arguments.whole("seed", seed, least=0)
     texts = _by_cut(bottlenecks, len(stages) - 1)
     if not texts:
         return stages
@@ -100,8 +103,11 @@ def _by_cut(bottlenecks: str | Mapping[int, str], cuts: int) -> dict[int, str]:
                 "joined by /, and none where there is to be none"
             )
         return {cut: str(spec) for cut, spec in enumerate(specs) if spec is not None}
+    if not isinstance(bottlenecks, Mapping):
+        example = "{0: 'conv:20k3s3'}"
+        raise ArgumentError(f"bottlenecks must be a text or texts by cut, as {example}, got {bottlenecks!r:.100}")
     for cut in bottlenecks:
-        if cut not in range(cuts):
+        if isinstance(cut, bool) or cut not in range(cuts):
             known = f"the cuts 0 to {cuts - 1}" if cuts > 1 else "the cut 0" if cuts else "no cut"
             raise BottleneckError(f"there is no cut {cut!r}: {cuts + 1} stages have {known}")
     return {cut: text for cut, text in bottlenecks.items() if parse(text) is not None}

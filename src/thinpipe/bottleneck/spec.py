@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 from thinpipe.bottleneck.decay import DEFAULT_PENALTY, RankDecay
 from thinpipe.codecs.spec import Word
+from thinpipe.errors import ArgumentError
 from thinpipe.suggest import nearest
 
 FORMS = {
@@ -106,7 +107,7 @@ def parse(text: str) -> Spec | None:
         SpecError: it names none; the message points at the offending character.
     """
     if not isinstance(text, str):
-        raise TypeError(f"a bottleneck is named by a text such as 'conv:20k3s3', got {type(text).__name__}")
+        raise ArgumentError(f"a bottleneck is named by a text such as 'conv:20k3s3', got {text!r:.100}")
     return _parsed(Word(text, 0, text))
 
 

@@ -19,7 +19,7 @@ from thinpipe.check.runner import Check
 from thinpipe.check.subject import Subject, cast, squared_distance
 from thinpipe.check.target import UsageError, load
 from thinpipe.check.words import Devices, Factory, High, Shape
-from thinpipe.help import MORE, HelpAll
+from thinpipe.help import MORE, HelpAll, a_finite
 from thinpipe.runtime.pipe import CHECKPOINT_MODES
 from thinpipe.stages.microbatch import Batch
 
@@ -73,15 +73,20 @@ def check_command(
     tolerance: Annotated[
         float | None,
         typer.Option(
+            parser=a_finite,
+            metavar="X",
             rich_help_panel=MORE,
             help="The largest difference that passes, relative to the largest magnitude (default: 1e-9 in float64, "
             "1e-3 in float32, 5e-2 with autocast).",
             show_default=False,
         ),
     ] = None,
-    lr: Annotated[float, typer.Option(rich_help_panel=MORE, help="Learning rate of the one SGD step.")] = 0.1,
+    lr: Annotated[
+        float,
+        typer.Option(parser=a_finite, metavar="X", rich_help_panel=MORE, help="Learning rate of the one SGD step."),
+    ] = 0.1,
     seed: Annotated[
-        int, typer.Option(rich_help_panel=MORE, help="Seed of the factory, the random batch and every run.")
+        int, typer.Option(min=0, rich_help_panel=MORE, help="Seed of the factory, the random batch and every run.")
     ] = 0,
 ) -> None:
     """Proves that your model computes the same in a pipe as on one device.

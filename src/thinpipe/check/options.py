@@ -13,6 +13,7 @@ from thinpipe.check.target import Target, UsageError, described
 from thinpipe.cutting import is_adapted, split
 from thinpipe.runtime.pipe import CHECKPOINT_MODES
 from thinpipe.stages.microbatch import Batch
+from thinpipe.stages.names import suggested
 
 _SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::([a-z0-9]+))?\Z")
 
@@ -59,7 +60,7 @@ def verify_words(model: nn.Module, balances: list[str], places: list[str]) -> No
     if not is_adapted(model):
         raise UsageError(
             f"module must be nn.Sequential, or a transformers model, to be cut by numbers, and this is a {kind}; name "
-            "the modules that begin a stage, to have it traced: --at encoder.4,encoder.8"
+            f"the modules that begin a stage, as for thinpipe.split: --at {suggested(model)}"
         )
     if balances:
         raise UsageError(f"--balance counts the layers of an nn.Sequential, and this is a {kind}; use --at or --stages")

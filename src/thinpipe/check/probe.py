@@ -76,10 +76,10 @@ class Probe:
             raise UsageError(f"the model does not run, cut as {','.join(map(str, cut))}: {described(error)}") from error
         differs = _error(again.outputs, self._right.outputs, self._right.outputs)
         if math.isnan(differs):
-            raise UsageError("outputs of the model are not finite: nothing can be told from one step of it")
+            raise UsageError("outputs of the model are not finite; return inputs and weights that give finite ones")
         if differs > _ALIKE:
             raise UsageError(
-                "the model does not do the same twice, from the same seed: nothing can be told from one step of it; "
+                "the model does not do the same twice, from the same seed, so steps cannot be compared; "
                 "have the factory replace the layer that draws random numbers which are not torch's"
             )
 

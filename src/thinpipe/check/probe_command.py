@@ -40,7 +40,7 @@ def probe_command(
     ] = _CODECS,
     stages: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Number of stages, as even as can be (default: 2).", show_default=False),
+        typer.Option(min=1, metavar="N", help="Number of stages, as even as can be (default: 2).", show_default=False),
     ] = None,
     balance: Annotated[
         str | None, typer.Option(metavar="2,2", help="Or the layers of each stage.", show_default=False)
@@ -52,7 +52,7 @@ def probe_command(
     input: Shape = None,
     high: High = None,
     devices: Devices = None,
-    seed: Annotated[int, typer.Option(help="Seed of the factory, the random batch and every step.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the factory, the random batch and every step.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Tells what codecs at the cuts would do to your own model: its outputs, and the gradients of its parameters.
@@ -68,7 +68,7 @@ def probe_command(
             raise UsageError("--stages, --balance and --at are three ways to say where to cut; use one")
         torch.manual_seed(seed)
         found = load(target)
-        balances, places = ([text] if text else [] for text in (balance, at))
+        balances, places = ([] if text is None else [text] for text in (balance, at))
         verify_words(found.model, balances, places)
         loaded = cast(with_inputs(found, input, high, torch.float32), torch.float32)
         homes = read_devices(devices)

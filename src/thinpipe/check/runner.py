@@ -105,7 +105,7 @@ class Check:
             raise self._unusable(error) from error
         loss = once.quantities["loss"]["loss"]
         if loss is None or not loss.isfinite():
-            raise UsageError(f"the loss on one device is {loss}, of which nothing can be told; give it a finite one")
+            raise UsageError(f"the loss on one device is {loss}; return inputs and a loss_fn that give a finite one")
         hint = "one device does not repeat itself from the same seed; does the model draw from numpy, or read a clock?"
         return self._judged(Case((), 1, "", "itself, once more"), differences(again, once), lambda: hint)
 

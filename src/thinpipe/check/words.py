@@ -25,7 +25,7 @@ Shape: TypeAlias = Annotated[
 ]
 High: TypeAlias = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Integers are drawn below this: the vocabulary.", show_default=False),
+    typer.Option(min=1, metavar="N", help="Integers are drawn below this: the vocabulary.", show_default=False),
 ]
 Devices: TypeAlias = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from thinpipe.errors import CheckpointError, ThinpipeError
+from thinpipe.errors import ArgumentError, CheckpointError, ThinpipeError
 from thinpipe.runtime.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -21,6 +21,8 @@ class Company:
     """
 
     def __init__(self, target: nn.Module) -> None:
+        if not isinstance(target, nn.Module):
+            raise ArgumentError(f"model must be a Pipeline or another nn.Module, got {target!r:.100}")
         self.module = target
         self.pipeline = target if isinstance(target, Pipeline) else None
         self.rank = 0 if self.pipeline is None else self.pipeline.rank

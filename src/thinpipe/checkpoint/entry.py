@@ -39,10 +39,10 @@ class Entry:
             entry = cls(str(value["file"]), str(value["dtype"]), tuple(int(size) for size in value["shape"]))
             known = isinstance(getattr(torch, entry.dtype, None), torch.dtype)
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"the manifest makes no sense about {name!r}: {value!r:.200}") from error
+            raise CheckpointError(f"the manifest is damaged at {name!r}: {value!r:.200}") from error
         path = Path(entry.file)
         if not known or path.is_absolute() or ".." in path.parts or min(entry.shape, default=0) < 0:
-            raise CheckpointError(f"the manifest makes no sense about {name!r}: {value!r:.200}")
+            raise CheckpointError(f"the manifest is damaged at {name!r}: {value!r:.200}")
         return entry
 
     def to_json(self) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinpipe import arguments
 from thinpipe.checkpoint.company import Company
 from thinpipe.checkpoint.entry import Entry
 from thinpipe.checkpoint.folder import MANIFEST, latest
-from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore
+from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, verify_optimizer
 from thinpipe.checkpoint.saving import FORMAT
 from thinpipe.errors import CheckpointError
 from thinpipe.stages.names import listed
@@ -59,7 +60,8 @@ def load(
         CheckpointError: it is of another model, or damaged; the message lists names that are missing or too many.
         PeerError, PeerLost, StallError: a rank failed.
     """
-    company = Company(model)
+    verify_optimizer(optimizer)
+    company, folder = Company(model), arguments.folder("folder", folder)
 
     def find() -> str | None:
         path = Path(folder) if (Path(folder) / MANIFEST).exists() else latest(folder)
@@ -159,7 +161,7 @@ def _verify_names(company: Company, state: Mapping[str, Any], entries: Mapping[s
 
 def _entries(found: Any) -> dict[str, Entry]:
     if not isinstance(found, dict):
-        raise CheckpointError(f"the manifest makes no sense: {found!r:.200} where tensors should be listed")
+        raise CheckpointError(f"the manifest is damaged: it has {found!r:.200} where tensors should be listed")
     return {name: Entry.read(name, entry) for name, entry in found.items()}
 
 
@@ -183,7 +185,7 @@ def _optimizer(path: Path, manifest: dict[str, Any]) -> OptimizerState:
     try:
         return OptimizerState({}, dict(found["plain"]), list(found["groups"]), dict(found["also"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"the manifest of {path} makes no sense about the optimizer: {error}") from error
+        raise CheckpointError(f"the manifest of {path} is damaged at the optimizer: {error}") from error
 
 
 def _load_own(path: Path, manifest: dict[str, Any], company: Company) -> None:

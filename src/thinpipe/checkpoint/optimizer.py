@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thinpipe.errors import CheckpointError
+from thinpipe.errors import ArgumentError, CheckpointError
 from thinpipe.stages.names import listed
 
 _NOT_OPTIONS = ("params", "param_names")
@@ -34,6 +34,16 @@ class OptimizerState:
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
     also: dict[str, str] = field(default_factory=dict)
+
+
+def verify_optimizer(optimizer: Any) -> None:
+    """Checks that something is an optimizer, or at least looks like one to whoever saves and loads it.
+
+    Raises:
+        ArgumentError: it is something else, such as a function that makes one.
+    """
+    if optimizer is not None and not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "load_state_dict")):
+        raise ArgumentError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r:.100}")
 
 
 def state_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> OptimizerState:

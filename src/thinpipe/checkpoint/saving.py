@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinpipe import arguments
 from thinpipe.checkpoint.company import Company
 from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.folder import MANIFEST, begin, commit, prune
-from thinpipe.checkpoint.optimizer import state_of
-from thinpipe.errors import CheckpointError
+from thinpipe.checkpoint.optimizer import state_of, verify_optimizer
+from thinpipe.errors import ArgumentError, CheckpointError
 
 FORMAT = 1
 """Of manifests; another is not read."""
@@ -55,9 +56,13 @@ def save(
         CheckpointError: a rank could not write its part, or ranks do not share the folder.
         PeerError, PeerLost, StallError: a rank failed.
     """
-    if keep is not None and keep < 1:
-        raise ValueError(f"keep is the number of checkpoints to keep, at least 1, got {keep}")
-    company, where = Company(model), Path(folder)
+    if keep is not None:
+        arguments.whole("keep", keep)
+    arguments.whole("step", step, least=0)
+    verify_optimizer(optimizer)
+    if extra is not None and not isinstance(extra, Mapping):
+        raise ArgumentError(f"extra must be a dictionary, such as a state_dict, got {extra!r:.100}")
+    company, where = Company(model), arguments.folder("folder", folder)
 
     def open_it() -> str | None:
         if company.rank:

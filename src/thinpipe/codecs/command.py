@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from thinpipe import arguments
 from thinpipe.codecs.catalogue import CATALOGUE, DEFAULT, codec
-from thinpipe.errors import SpecError
+from thinpipe.errors import CodecError, SpecError
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
@@ -30,6 +31,14 @@ def codecs_command(
     [bold]thinpipe codecs wave:4 'topk:0.1|uniform:8' --shape 32,128,768[/bold]
     """
     console = Console(highlight=False)
+    try:
+        sizes = [arguments.whole("each size", int(size), least=1) for size in shape.split(",")]
+        if dtype not in DTYPES:
+            raise ValueError(dtype)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"a shape is written as 16,32,112,112 and a type is one of {', '.join(DTYPES)}, got {shape!r} and {dtype!r}"
+        ) from error
     if not specs:
         console.print(_listing())
         console.print(
@@ -37,16 +46,9 @@ def codecs_command(
         )
         return
     try:
-        sizes = [int(size) for size in shape.split(",")]
-        if min(sizes) < 0 or dtype not in DTYPES:
-            raise ValueError
         console.print(_bytes(specs, sizes, getattr(torch, dtype)))
-    except SpecError as error:
+    except (SpecError, CodecError) as error:
         raise typer.BadParameter(str(error)) from error
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"a shape is written as 16,32,112,112 and a type is one of {', '.join(DTYPES)}, got {shape!r} and {dtype!r}"
-        ) from error
 
 
 def _listing() -> Table:

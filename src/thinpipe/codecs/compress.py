@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from thinpipe.codecs.catalogue import codec
 from thinpipe.codecs.codec import Codec
+from thinpipe.errors import ArgumentError
 
 
 class _Cut(torch.autograd.Function):
@@ -46,6 +47,8 @@ def compress(x: Tensor, forward: str | Codec | None = None, backward: str | Code
         forward: codes the tensor (default: nothing does).
         backward: codes the gradient (default: nothing does).
     """
+    if not isinstance(x, Tensor):
+        raise ArgumentError(f"compress takes a tensor, got {x!r:.100}")
     if not x.is_floating_point():
         return x
     there = None if forward is None else codec(forward)

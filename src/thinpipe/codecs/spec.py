@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from thinpipe.errors import SpecError
+from thinpipe.errors import ArgumentError, SpecError
 
 _STAGE = re.compile(r"(?P<name>[^:,|()]*)(:(?P<argument>[^,|()]*))?(?P<options>(,[^,|()]*)*)")
 
@@ -102,7 +102,7 @@ def parse(text: str) -> Chain:
         SpecError: it does not have the form of a codec's.
     """
     if not isinstance(text, str):
-        raise TypeError(f"a codec is named by a text such as 'block:4', got {type(text).__name__}")
+        raise ArgumentError(f"a codec is named by a text such as 'block:4', got {text!r:.100}")
     feedback = text.startswith("ef(")
     at, end = (3, len(text) - 1) if feedback else (0, len(text))
     if feedback and not text.endswith(")"):

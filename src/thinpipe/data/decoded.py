@@ -121,7 +121,9 @@ def decoded(
         ) from error
     found = _load(target, files, pixels)
     if found is None:
-        raise CacheError(f"{target} was just written and cannot be read: is the disk full, or somebody deleting it?")
+        raise CacheError(
+            f"{target} was written and cannot be read back; is the disk full, or another program deleting it?"
+        )
     return replace(found, reason=reason)
 
 

@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import BatchSampler, Sampler, default_collate
 
+from thinpipe import arguments
+from thinpipe.errors import ArgumentError
 from thinpipe.stages.microbatch import row_counts
 
 
@@ -53,16 +55,25 @@ class ReplicaBatches(Sampler[list[int]]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
+        arguments.whole("replicas", replicas)
+        arguments.whole("replica", replica, least=0)
+        if batch_size is not None:
+            arguments.whole("batch_size", batch_size)
+        arguments.flag("shuffle", shuffle)
+        arguments.flag("drop_last", drop_last)
+        arguments.whole("seed", seed, least=0)
+        if isinstance(source, int):
+            arguments.whole("source, a number of rows,", source, least=0)
+        elif isinstance(source, str) or not isinstance(source, Iterable):
+            raise ArgumentError(f"source must be a number of rows, a sampler or a batch sampler, got {source!r:.100}")
         if not 0 <= replica < replicas:
-            raise ValueError(f"replica {replica} of {replicas}: they are counted from 0 to {replicas - 1}")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size is the number of rows of a batch, at least 1, got {batch_size}")
+            raise ArgumentError(f"replica {replica} of {replicas}: they are counted from 0 to {replicas - 1}")
         if isinstance(source, int) and batch_size is None:
-            raise ValueError(f"{source} rows need a batch_size")
+            raise ArgumentError(f"{source} rows need a batch_size, got None")
         if shuffle and not isinstance(source, int):
-            raise ValueError("a sampler shuffles, or not, by itself; leave shuffle out, or pass the number of rows")
+            raise ArgumentError("a sampler shuffles, or not, by itself; leave shuffle out, or pass the number of rows")
         if drop_last and batch_size is None:
-            raise ValueError("a batch sampler drops its last batch, or not, by itself; leave drop_last out")
+            raise ArgumentError("a batch sampler drops its last batch, or not, by itself; leave drop_last out")
         self._source = source
         self._replica, self._replicas = replica, replicas
         self._batch_size, self._drop_last = batch_size, drop_last

@@ -17,6 +17,7 @@ from thinpipe.demo.compare import NONE, RECIPE, Demo, Trained
 from thinpipe.demo.record import record_of
 from thinpipe.errors import ThinpipeError
 from thinpipe.finite import dumps
+from thinpipe.help import a_folder
 from thinpipe.links.throttle import parse_rate
 from thinpipe.report.page import write_report
 
@@ -31,7 +32,8 @@ def demo_command(
     codecs: Annotated[str, typer.Option(metavar="A,B", help="Compared, each for both directions.")] = ",".join(_CODECS),
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of weights and the order of images.")] = 0,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Gets the runs and the report (default: one in runs).")
+        Path | None,
+        typer.Option(parser=a_folder, metavar="DIR", help="Gets the runs and the report (default: one in runs)."),
     ] = None,
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Gets a record of each run, in its folder demo (default: none).")
@@ -111,7 +113,7 @@ def _table(done: Sequence[Trained], demo: Demo) -> Table:
         )
     table.caption = (
         "kB: all bytes of a batch, both ways. Bandwidth needed: those over the computation of both sides, so that "
-        "nobody waits. Peak: in the busiest 100 ms, one way."
+        "neither side waits. Peak: in the busiest 100 ms, one way."
     )
     return table
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import re
 import threading
 import time
 from collections.abc import Callable
+
+from thinpipe import arguments
+from thinpipe.errors import ArgumentError
 
 _IDLE = 1.0
 _UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -28,9 +30,9 @@ def parse_rate(text: str) -> float:
     Raises:
         ValueError: the text is no rate.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match is None or match[2] not in _UNITS or float(match[1]) == 0:
-        raise ValueError(
+        raise ArgumentError(
             f"{text!r} is not a rate; write a number above zero followed by kbit, mbit, gbit or nothing (bits a second)"
         )
     return float(match[1]) * _UNITS[match[2]]
@@ -48,10 +50,9 @@ class Throttle:
     """
 
     def __init__(self, bits_per_second: float | None, delay: float = 0.0) -> None:
-        if bits_per_second is not None and not (bits_per_second > 0 and math.isfinite(bits_per_second)):
-            raise ValueError(f"a link needs a rate above zero, got {bits_per_second}; use None for no limit")
-        if not (delay >= 0 and math.isfinite(delay)):
-            raise ValueError(f"a delay is a number of seconds from zero up, got {delay}")
+        if bits_per_second is not None:
+            bits_per_second = arguments.number("the rate of a link in bits a second", bits_per_second, above=0)
+        delay = arguments.number("the delay of a link in seconds", delay)
         self._seconds_per_byte = 0.0 if bits_per_second is None else 8 / bits_per_second
         self._delay = delay
         self._free_at = 0.0

@@ -24,8 +24,9 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from thinpipe import __version__
+from thinpipe import __version__, arguments
 from thinpipe.errors import (
+    ArgumentError,
     BusyError,
     DisagreementError,
     PacketError,
@@ -37,6 +38,7 @@ from thinpipe.errors import (
 )
 from thinpipe.links import Closed, Throttle
 from thinpipe.links.net import Channel, ClientKeys, dial
+from thinpipe.links.net.addresses import Address
 from thinpipe.remote.cost import HalfCost, StepCost
 from thinpipe.remote.half import MOST, Half, Task, rows_of
 from thinpipe.remote.offer import MakeOptimizer
@@ -175,16 +177,34 @@ class Client(nn.Module):
         check: Callable[[Tensor, float | None], None] | None = None,
     ) -> None:
         super().__init__()
-        if chunks < 1 or every < 1:
-            raise ValueError(f"chunks and every are at least 1, got {chunks} and {every}")
+        for name, part in (("first", first), ("last", last)):
+            if not isinstance(part, nn.Module):
+                raise ArgumentError(f"{name} must be an nn.Module, got {part!r:.100}; thinpipe.split cuts a model")
+        arguments.text("offer", offer)
+        arguments.text("schedule", schedule)
+        arguments.function("loss_fn", loss_fn, takes="torch.nn.functional.cross_entropy")
+        arguments.function("optimizer", optimizer, takes="lambda weights: torch.optim.SGD(weights, lr=0.1)")
+        if keys is not None and not isinstance(keys, ClientKeys):
+            raise ArgumentError(f"keys must be ClientKeys(own pair, the server's public key), got {keys!r:.100}")
+        if bandwidth is not None:
+            arguments.number("bandwidth (bits a second)", bandwidth, above=0)
+        arguments.seconds("give_up", give_up, endless=True)
+        arguments.seconds("silence", silence)
+        if folder is not None:
+            arguments.folder("folder", folder)
+        if trace is not None:
+            arguments.file("trace", trace)
+        if batches is not None:
+            arguments.function("batches", batches, takes="lambda step: (inputs, targets)")
+        # A wrong name is reported now. In a training it is waited for: a laptop that wakes up cannot resolve any yet.
+        Address.parse(connect).resolved()
         there, back = (by_cut(choice, CUTS) for choice in (codec, grad_codec))
         self.terms = Terms(
             chunks, schedule, ahead, tuple(zip(there, back, strict=True)), seed, deferred_batch_norm, every
         )
+        place = arguments.device("device", device)
         tracer: AnyTracer = NO_TRACE if trace is None else Tracer(0)
-        self._half = Half(
-            {0: first, 2: last}, self.terms, optimizer=optimizer, device=torch.device(device), most=MOST, tracer=tracer
-        )
+        self._half = Half({0: first, 2: last}, self.terms, optimizer=optimizer, device=place, most=MOST, tracer=tracer)
         self.first, self.last = first, last
         # Not as a submodule: weights of a loss are no part of the model.
         self.__dict__["loss_fn"] = loss_fn
@@ -297,7 +317,7 @@ class Client(nn.Module):
             if not self._gave_up:
                 self._persist(self._leave)
         except (ThinpipeError, OSError) as error:
-            _log.warning("the session did not end well: %s", error)
+            _log.warning("the session could not be ended at the server, or not be saved: %s", error)
         finally:
             self._is_closed = True
             channel, self._channel = self._channel, None
@@ -420,6 +440,8 @@ class Client(nn.Module):
             try:
                 if self._channel is None:
                     self._connect()
+                    if (line := troubles.connected()) is not None:
+                        _log.warning("step %d: %s", self.committed + 1, line)
                 return action()
             except (PeerLost, StallError, PacketError, Closed, BusyError) as error:
                 welcomed = self._half.wires is not None
@@ -430,7 +452,8 @@ class Client(nn.Module):
                 except Exception:
                     self._gave_up = True
                     raise
-                _log.warning("step %d: %s; trying again", self.committed + 1, error or "the connection was closed")
+                if (line := troubles.lost(error)) is not None:
+                    _log.warning("step %d: %s", self.committed + 1, line)
                 time.sleep(pause)
             except BaseException:
                 # The server may be in the middle of a step that nobody will finish: it hears of it at once.

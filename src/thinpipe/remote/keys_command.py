@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from thinpipe.errors import ThinpipeError
+from thinpipe.errors import BAD_VALUES, ThinpipeError
+from thinpipe.help import a_folder
 
 
 def keygen_command(
@@ -17,7 +18,9 @@ def keygen_command(
         typer.Argument(metavar="NAME", help="A name for each machine, as server alice.", show_default=False),
     ],
     *,
-    folder: Annotated[Path, typer.Option(help="Where the files are written.")] = Path("keys"),
+    folder: Annotated[Path, typer.Option(parser=a_folder, metavar="DIR", help="Where the files are written.")] = Path(
+        "keys"
+    ),
 ) -> None:
     """Makes pairs of keys, with which a server and its clients know each other and encrypt what they say.
 
@@ -37,7 +40,7 @@ def keygen_command(
             make_keys(folder, name)
     except (ThinpipeError, ImportError, OSError) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2 if isinstance(error, BAD_VALUES) else 1) from error
     console = Console(highlight=False)
     for name in names:
         console.print(f"{folder / name}.key  secret; keep it on {name}'s machine alone", soft_wrap=True, markup=False)

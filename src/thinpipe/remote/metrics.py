@@ -84,7 +84,7 @@ class Counters:
         """Adds one."""
         with self._lock:
             if name not in (known := self._read()):
-                raise ValueError(f"nobody counts {name!r}; there are {', '.join(known)}")
+                raise ValueError(f"no counter is called {name!r}; there are {', '.join(known)}")
             setattr(self, name, known[name] + 1)
 
     def read(self) -> dict[str, int]:

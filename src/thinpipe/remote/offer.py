@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from thinpipe import arguments
+
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -27,3 +29,7 @@ class Offer:
     make: Callable[[], nn.Module]
     optimizer: MakeOptimizer
     example: Any = None
+
+    def __post_init__(self) -> None:
+        arguments.function("make", self.make, takes="lambda: nn.Sequential(...)")
+        arguments.function("optimizer", self.optimizer, takes="lambda weights: torch.optim.SGD(weights, lr=0.1)")

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from thinpipe.errors import ThinpipeError
+from thinpipe.errors import BAD_VALUES, ThinpipeError
+from thinpipe.help import a_folder, a_path
 from thinpipe.remote.metrics import status_line
 from thinpipe.runtime.heap import keep_memory
 from thinpipe.train.stop import Stop
@@ -27,7 +28,9 @@ _OFTEN, _SELDOM = 0.5, 10.0
 def serve_command(
     *,
     listen: Annotated[str, typer.Option(help="Where to wait for clients, as host:port.")] = "127.0.0.1:5555",
-    key: Annotated[Path | None, typer.Option(help="The server's .key file, from thinpipe keygen.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(parser=a_path, metavar="FILE", help="The server's .key file, from thinpipe keygen.")
+    ] = None,
     clients: Annotated[
         str | None, typer.Option(help="Who may connect: .pub files with commas between, or a folder of them.")
     ] = None,
@@ -37,10 +40,15 @@ def serve_command(
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option(help="A file of weights, or a folder of an encoder, that clients begin with; repeat it."),
+        typer.Option(
+            exists=True, help="A file of weights, or a folder of an encoder, that clients begin with; repeat it."
+        ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where sessions are saved (default: nowhere; a restart loses them).")
+        Path | None,
+        typer.Option(
+            parser=a_folder, metavar="DIR", help="Where sessions are saved (default: nowhere; a restart loses them)."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="As cuda:0 (default: a GPU if there is one).")] = None,
     max_clients: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 4,
@@ -80,8 +88,10 @@ def serve_command(
             _tell(console, server, offers, keys, folder)
             _watch(console, server, stop)
     except (ThinpipeError, ImportError, OSError) as error:
+        from thinpipe.train.recipe import RecipeError
+
         typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2 if isinstance(error, (*BAD_VALUES, RecipeError)) else 1) from error
     console.print("ended" if folder is None else f"ended; all sessions are saved in {folder}")
 
 

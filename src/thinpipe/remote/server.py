@@ -19,9 +19,17 @@ from typing import Any, Self
 
 import torch
 
-from thinpipe import __version__
+from thinpipe import __version__, arguments
 from thinpipe.codecs import codec
-from thinpipe.errors import BusyError, CheckpointError, DisagreementError, PacketError, RefusedError, ThinpipeError
+from thinpipe.errors import (
+    ArgumentError,
+    BusyError,
+    CheckpointError,
+    DisagreementError,
+    PacketError,
+    RefusedError,
+    ThinpipeError,
+)
 from thinpipe.links import Closed
 from thinpipe.links.net import Channel, Listener, ServerKeys
 from thinpipe.links.net.seldom import Seldom
@@ -88,8 +96,23 @@ class Server:
         codecs: Sequence[str] | None = None,
         max_message: int = MOST,
     ) -> None:
-        if max_clients < 1:
-            raise ValueError(f"max_clients is at least 1, got {max_clients}")
+        if not isinstance(offers, Mapping) or (
+            isinstance(offers, dict) and not all(isinstance(each, Offer) for each in offers.values())
+        ):
+            example = "{'middle': Offer(make, optimizer)}"
+            raise ArgumentError(f"offers must be Offers by name, as {example}, got {offers!r:.100}")
+        if keys is not None and not isinstance(keys, ServerKeys):
+            raise ArgumentError(f"keys must be ServerKeys(own pair, clients), got {keys!r:.100}")
+        if isinstance(codecs, str) or not isinstance(codecs, Iterable | None):
+            raise ArgumentError(f"codecs must be a list, as ['block:4', 'wave:4'], got {codecs!r:.100}")
+        max_clients = arguments.whole("max_clients", max_clients)
+        max_message = arguments.whole("max_message", max_message)
+        arguments.seconds("idle", idle, endless=True)
+        arguments.seconds("silence", silence)
+        if metrics is not None:
+            arguments.whole("metrics (a port)", metrics, least=0, most=65535)
+        if folder is not None:
+            arguments.folder("folder", folder)
         self.offers, self.keys, self.max_clients, self.idle = offers, keys, max_clients, idle
         self.device = _device(device)
         self.counters = Counters()
@@ -190,7 +213,7 @@ class Server:
             self._seldom.warn(f"{channel.peer} was refused: {error}")
             _refuse(channel, kind_of(error), str(error))
         except (ThinpipeError, Closed) as error:
-            self._seldom.warn(f"{channel.peer} did not begin well: {error}")
+            self._seldom.warn(f"{channel.peer} could not begin a session: {error}")
             _refuse(channel, "protocol", str(error))
         except Exception as error:
             _log.exception("%s could not be served", channel.peer)
@@ -337,7 +360,10 @@ class Server:
             self._shelves[newest] = self._shelves.pop(newest)
         away = [name for name in self._shelves if name not in self._sessions]
         for name in away[: -_KEPT * self.max_clients]:
-            _log.info("session %s is forgotten: there is no folder to save it in", name[:8])
+            _log.info(
+                "session %s is dropped: there is no folder to save it in",
+                name[:8],
+            )
             del self._shelves[name]
 
     def _sweep(self) -> None:
@@ -347,7 +373,11 @@ class Server:
                 for session in self._sessions.values():
                     session.end_if_stuck(self.idle)
                 for session in [each for each in self._sessions.values() if each.is_away and each.heard < limit]:
-                    _log.info("session %s was idle for %g s, and is put away", session.name[:8], self.idle)
+                    _log.info(
+                        "session %s was idle for %g s; it is saved and unloaded",
+                        session.name[:8],
+                        self.idle,
+                    )
                     self._put_away(session)
 
     def _shelf(self, name: str) -> tuple[Shelf, dict[str, Any] | None]:
@@ -371,7 +401,7 @@ class Server:
         if own >= _MOST_SAVED:
             raise RefusedError(
                 f"{own} sessions of this client are saved at the server, and no more are taken; its owner may remove "
-                "folders that nobody needs"
+                "folders of sessions that are finished"
             )
 
     def _write_note(self, name: str, shelf: Shelf, note: dict[str, Any]) -> None:
@@ -422,5 +452,5 @@ def _refuse(channel: Channel, kind: str, reason: str) -> None:
 
 def _device(device: torch.device | str | None) -> torch.device:
     if device is not None:
-        return torch.device(device)
+        return arguments.device("device", device)
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from thinpipe import arguments
 from thinpipe.codecs import codec
 from thinpipe.errors import DisagreementError, PacketError, SpecError
 
@@ -17,6 +18,7 @@ CUTS = 2
 """Of a U: behind the client's first part, and behind the server's."""
 
 MOST_CHUNKS = 1 << 12
+_RANGES = {"chunks": (1, MOST_CHUNKS), "ahead": (0, MOST_CHUNKS), "seed": (0, 2**63), "every": (1, 2**31)}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Terms:
     deferred_batch_norm: bool
     every: int
 
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            arguments.whole(name, getattr(self, name), least=least, most=most)
+        arguments.flag("deferred_batch_norm", self.deferred_batch_norm)
+
     def to_json(self) -> dict[str, Any]:
         """Says the same in plain values."""
         return asdict(self)
@@ -54,8 +61,7 @@ class Terms:
         """
         if not isinstance(value, dict) or set(value) != {field.name for field in fields(cls)}:
             raise PacketError(f"terms that make no sense: {value!r:.300}")
-        numbers = {"chunks": (1, MOST_CHUNKS), "ahead": (0, MOST_CHUNKS), "seed": (0, 2**63), "every": (1, 2**31)}
-        for name, (least, most) in numbers.items():
+        for name, (least, most) in _RANGES.items():
             if type(value[name]) is not int or not least <= value[name] <= most:
                 raise PacketError(f"terms whose {name} is {value[name]!r:.50}, not a number from {least} to {most}")
         if type(value["schedule"]) is not str or type(value["deferred_batch_norm"]) is not bool:

@@ -11,6 +11,9 @@ _SHORTEST, _LONGEST = 0.05, 2.0
 _MOST = 20
 """How often one and the same step may fail with a server that is there: then it is not the network."""
 
+_QUIET = 10.0
+"""Seconds until the same trouble is reported again; then twice as many, and so on."""
+
 BUSY, DISAGREEMENT, OTHER = "busy", "disagreement", "refused"
 
 
@@ -26,6 +29,9 @@ class Troubles:
         self._step: int | None = None
         self._since = 0.0
         self._tries = self._failures = 0
+        self._lost_at: float | None = None
+        self._due = 0.0
+        self._reported: set[str] = set()
 
     def pause(self, step: int, error: Exception, *, welcomed: bool) -> float:
         """Tells how many seconds to wait before the next attempt.
@@ -50,6 +56,34 @@ class Troubles:
             error.add_note(f"step {step + 1} has failed {self._failures} times")
             raise error
         return min(_SHORTEST * 2.0 ** min(self._tries - 1, 10), _LONGEST)
+
+    def lost(self, error: Exception) -> str | None:
+        """Makes the line that reports a failed attempt: each reason once, then a reminder after 10, 20, 40 s and so on.
+
+        Args:
+            error: what has happened.
+        """
+        now, reason = time.monotonic(), str(error) or "the connection was closed"
+        if self._lost_at is None:
+            self._lost_at, self._due, self._reported = now, now + _QUIET, {reason}
+            return f"{reason}; trying again for up to {_duration(self._give_up)}"
+        if reason in self._reported and now < self._due:
+            return None
+        self._reported.add(reason)
+        while self._due <= now:
+            self._due += self._due - self._lost_at
+        return f"still trying, for {_duration(now - self._lost_at)}: {reason}"
+
+    def connected(self) -> str | None:
+        """Makes the line that reports a connection after failed attempts; None if none had failed."""
+        if self._lost_at is None:
+            return None
+        since, self._lost_at = self._lost_at, None
+        return f"connected again after {_duration(time.monotonic() - since)}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def refusal(peer: str, value: Any) -> ThinpipeError:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from thinpipe.finite import dumps
+from thinpipe.help import a_file
 from thinpipe.report.entry import Entry, read_entries
 from thinpipe.report.page import write_page, write_text
 from thinpipe.report.show import as_markdown, in_terminal
@@ -28,6 +29,7 @@ def report_command(
     output: Annotated[
         Path | None,
         typer.Option(
+            parser=a_file,
             metavar="FILE",
             help="The page (default: report.html in the folder of the run; of several, in the current one).",
             show_default=False,

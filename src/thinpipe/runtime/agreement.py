@@ -141,9 +141,9 @@ def _read(rank: int, told: Tensor) -> dict[str, Any]:
     try:
         values = json.loads(bytes(told.numpy().data))
     except ValueError as error:
-        raise PacketError(f"rank {rank} told something about its pipeline that makes no sense: {error}") from error
+        raise PacketError(f"rank {rank} sent settings that cannot be read: {error}") from error
     if not isinstance(values, dict):
-        raise PacketError(f"rank {rank} told something about its pipeline that makes no sense: {values!r:.200}")
+        raise PacketError(f"rank {rank} sent settings that cannot be read: {values!r:.200}")
     return values
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from thinpipe import arguments
 from thinpipe.errors import BalanceError, SplitError
 from thinpipe.runtime.parcel import Edge, edges_out_of
 from thinpipe.schedule import in_turn
@@ -114,7 +115,9 @@ def assemble(
     """
     names, trees, parts = _parts(model, balance)
     n, world = len(parts), len(ranks)
-    chosen = tuple(workers) if workers is not None else in_turn(n, world)
+    chosen = in_turn(n, world)
+    if workers is not None:
+        chosen = tuple(arguments.whole_numbers("map", workers, least=0, error=BalanceError))
     if len(chosen) != n or set(chosen) != set(range(world)):
         raise BalanceError(
             f"{n} stages on {world} ranks: the map {list(chosen)} must name a rank for each stage, and each of the "
@@ -137,13 +140,14 @@ def _parts(
     model: nn.Sequential | Sequence[nn.Module], balance: Sequence[int] | None
 ) -> tuple[list[list[str]], list[nn.Module], list[nn.Sequential]]:
     """Lists for each stage the names of its layers, a tree of them with the model's names, and what is run."""
-    if isinstance(model, nn.Sequential):
+    if isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
         verify_sequential(model)
+        assert isinstance(model, nn.Sequential)
         if balance is None:
             raise BalanceError("an nn.Sequential is cut by a balance; pass balance=[...], or a list of stages")
-        parts = sequences(model, balance)
+        parts = sequences(model, arguments.whole_numbers("balance", balance, error=BalanceError))
         return [list(part._modules) for part in parts], list(parts), parts
-    stages = list(model)
+    stages = list(model) if isinstance(model, Iterable) else [model]
     if not stages or not all(isinstance(stage, nn.Module) for stage in stages):
         kinds = ", ".join(sorted({type(stage).__name__ for stage in stages})) or "none"
         raise SplitError(

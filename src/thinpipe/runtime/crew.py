@@ -99,7 +99,7 @@ class Crew:
             RuntimeError: the calling thread is one of the crew's, or does its work.
         """
         if threading.current_thread() in (*self._threads, self._relief):
-            raise RuntimeError("a stage of a Pipe called the same Pipe; a pipe cannot be part of itself")
+            raise RuntimeError("a stage of a Pipe called that same Pipe; call the module inside it instead")
 
     @contextmanager
     def relieved(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from thinpipe.codecs import Codec, codec
+from thinpipe.errors import ArgumentError
 from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, edges_out_of
 from thinpipe.runtime.transfer import mark_ready
 from thinpipe.stages.split import Stage
@@ -223,9 +224,9 @@ def by_cut(choice: CodecChoice, cuts: int) -> list[str | None]:
     if not isinstance(choice, Mapping):
         return [_spec(choice)] * cuts
     for cut in choice:
-        if cut not in range(cuts):
+        if isinstance(cut, bool) or cut not in range(cuts):
             known = f"the cuts 0 to {cuts - 1}" if cuts > 1 else "the cut 0" if cuts else "no cut"
-            raise ValueError(f"there is no cut {cut!r}: a pipe of {cuts + 1} stages has {known}")
+            raise ArgumentError(f"there is no cut {cut!r}: a pipe of {cuts + 1} stages has {known}")
     return [_spec(choice.get(cut)) for cut in range(cuts)]
 
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from thinpipe import arguments
 from thinpipe.errors import StallError
 
 _PAUSE = 0.02
@@ -39,6 +40,7 @@ def join(backend: str = "gloo", *, timeout: float = 300.0, **options: Any) -> No
     Raises:
         StallError: not all ranks came.
     """
+    arguments.seconds("timeout", timeout)
     store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
     fresh = agreed_round(store, rank, world, timeout=timeout)
     dist.init_process_group(
@@ -79,7 +81,7 @@ def _lead(store: Store, world: int, own: str, until: float) -> str:
                 store.set(f"thinpipe/agreed/{fresh}", "")
                 return fresh
             time.sleep(_PAUSE)
-    raise StallError(f"rank 0 waited in vain for all of {world} ranks to come")
+    raise StallError(f"not all of the {world} ranks came to rank 0 in time; see whether all were started")
 
 
 def _follow(store: Store, rank: int, own: str, until: float) -> str:
@@ -92,4 +94,4 @@ def _follow(store: Store, rank: int, own: str, until: float) -> str:
                 if store.check([f"thinpipe/agreed/{fresh}"]):
                     return str(fresh)
         time.sleep(_PAUSE)
-    raise StallError(f"rank {rank} waited in vain for rank 0 to call all ranks together")
+    raise StallError(f"rank 0 did not call rank {rank} in time; see whether all ranks were started")

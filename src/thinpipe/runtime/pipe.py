@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
-from thinpipe.errors import MoveError
+from thinpipe import arguments
+from thinpipe.errors import BalanceError, DeviceError, MoveError
 from thinpipe.runtime.crew import Crew
 from thinpipe.runtime.crossing import CodecChoice, Crossing, Flow, crossings, load_state, state_of, verify_choice
 from thinpipe.runtime.parcel import Edge
@@ -100,25 +101,22 @@ class Pipe(nn.Module):
             balance = [1] * len(module) if balance is None else balance
             module = self._take(module)
         verify_sequential(module)
-        self.chunks = int(chunks)
-        self.checkpoint = str(checkpoint)
-        if self.chunks < 1:
-            raise ValueError(f"number of chunks must be positive integer, got {chunks}")
-        if self.checkpoint not in CHECKPOINT_MODES:
-            raise ValueError(f"checkpoint is not one of 'always', 'except_last', or 'never', got {checkpoint!r}")
-        self.recompute = str(recompute)
-        if self.recompute not in RECOMPUTE_MODES:
-            raise ValueError(f"recompute is not one of 'all' or 'cheap', got {recompute!r}")
+        self.chunks = arguments.whole("chunks", chunks)
+        self.checkpoint = arguments.choice("checkpoint", checkpoint, CHECKPOINT_MODES)
+        self.recompute = arguments.choice("recompute", recompute, RECOMPUTE_MODES)
         self.codec, self.grad_codec = codec, grad_codec
         verify_choice(codec)
         verify_choice(grad_codec)
-        self.balance: list[int] | None = None if balance is None else [int(size) for size in balance]
+        deferred = arguments.flag("deferred_batch_norm", deferred_batch_norm)
+        self.balance: list[int] | None = None
+        if balance is not None:
+            self.balance = arguments.whole_numbers("balance", balance, error=BalanceError)
         self.devices = _devices(devices, self.balance, len(module))
         if self.balance is not None:
             verified_parts(module, self.balance, self.devices)  # before anything is changed
         else:
             verify_devices(self.devices, 1)
-        if deferred_batch_norm:
+        if deferred:
             defer_batch_norm(module)
         self.training = module.training
         if self._parts is None:
@@ -370,7 +368,9 @@ def _move_error() -> MoveError:
 
 def _devices(devices: Iterable[Device] | None, balance: list[int] | None, layers: int) -> list[torch.device]:
     if devices is not None:
-        return [indexed(device) for device in devices]
+        if isinstance(devices, str) or not isinstance(devices, Iterable):
+            raise DeviceError(f"devices must be a list, one for each stage, as ['cuda:0', 'cuda:1'], got {devices!r}")
+        return [indexed(arguments.device("each of devices", device)) for device in devices]
     gpus = torch.cuda.device_count()
     if gpus:
         return [torch.device("cuda", k) for k in range(gpus)]

@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from thinpipe.errors import BatchError, PeerLost, StallError, ThinpipeError
+from thinpipe import arguments
+from thinpipe.errors import ArgumentError, BatchError, PeerLost, StallError, ThinpipeError
 from thinpipe.links import Closed, Throttle
 from thinpipe.runtime.agreement import agree, explained, fingerprint, meet, part
 from thinpipe.runtime.ambient import Ambient
@@ -129,23 +130,31 @@ class Pipeline(nn.Module):
         trace: str | Path | None = None,
     ) -> None:
         super().__init__()
+        arguments.seconds("start_timeout", start_timeout)
         group = group if group is not None else dist.group.WORLD
         if group is None:
             raise ThinpipeError("there is no process group; call torch.distributed.init_process_group, under torchrun")
         self.rank, self.world = group.rank(), group.size()
-        self.chunks, self.schedule, self.ahead = chunks, schedule, ahead
+        self.schedule = schedule
         # Not as a submodule: weights of a loss are no part of the model, and only the last rank would move them.
         self.__dict__["loss_fn"] = loss_fn
         self.scaler = scaler
         talk = meet(group, "talk", timeout=start_timeout)
         # First of all: who disagrees about it could not make sense of the rest, and would say something else.
-        self._compare(talk, {"number of replicas": replicas}, timeout=start_timeout)
+        said = replicas if isinstance(replicas, int) else repr(replicas)
+        self._compare(talk, {"number of replicas": said}, timeout=start_timeout)
         with explained(talk, timeout=start_timeout):
-            self._mesh = Mesh(self.rank, self.world, replicas)
-            if chunks < 1:
-                raise ValueError(f"chunks is the number of micro-batches, at least 1, got {chunks}")
-            if recompute not in RECOMPUTE_MODES:
-                raise ValueError(f"recompute is 'all' or 'cheap', got {recompute!r}")
+            self._mesh = Mesh(self.rank, self.world, arguments.whole("replicas", replicas))
+            self.chunks, self.ahead = arguments.whole("chunks", chunks), arguments.whole("ahead", ahead, least=0)
+            arguments.choice("recompute", recompute, RECOMPUTE_MODES)
+            arguments.seconds("timeout", timeout)
+            arguments.seconds("patience", patience)
+            if loss_fn is not None:  # of ranks without the last stage
+                arguments.function("loss_fn", loss_fn, takes="torch.nn.functional.cross_entropy")
+            if throttle is not None:
+                arguments.function("throttle", throttle, takes="lambda: Throttle(50e6)")
+            if trace is not None:
+                arguments.file("trace", trace)
             verify_choice(codec)
             verify_choice(grad_codec)
             self.device = _device(device)
@@ -153,8 +162,8 @@ class Pipeline(nn.Module):
             n = len(self.assembly.stages)
             self._recomputed = _recomputed(checkpoint, n)
             self._plans: dict[int, list[ActionList]] = {}
-            self._plan(chunks)  # whatever is wrong with the schedule is said now
-            if deferred_batch_norm:
+            self._plan(self.chunks)  # whatever is wrong with the schedule is said now
+            if arguments.flag("deferred_batch_norm", deferred_batch_norm):
                 defer_batch_norm(self.assembly.own)
             self._take_over(self.assembly.own)
             self._crossings = crossings(self.assembly.stages, codec, grad_codec)
@@ -408,7 +417,7 @@ class Pipeline(nn.Module):
 
     def _batch(self, inputs: Any) -> Batch:
         if inputs is None:
-            raise BatchError(f"rank {self.rank} has the first stage, and needs inputs; got None")
+            raise BatchError(f"rank {self.rank} has the first stage; pass it inputs, got None")
         batch = Batch.of(inputs, self.chunks)
         if not sum(batch.rows) and self.replicas == 1:
             raise BatchError("the batch is empty; a step needs at least one row")
@@ -537,14 +546,14 @@ class Pipeline(nn.Module):
 def _device(device: torch.device | str | None) -> torch.device:
     if device is None:
         return indexed("cuda" if torch.cuda.is_available() else "cpu")
-    return indexed(device)
+    return indexed(arguments.device("device", device))
 
 
 def _recomputed(checkpoint: str | Sequence[int], stages: int) -> frozenset[int]:
     if isinstance(checkpoint, str):
-        if checkpoint not in ("never", "always"):
-            raise ValueError(f"checkpoint is 'never', 'always' or the numbers of stages, got {checkpoint!r}")
+        arguments.choice("checkpoint", checkpoint, ("never", "always"))
         return frozenset(range(stages if checkpoint == "always" else 0))
-    if not set(checkpoint) <= set(range(stages)):
-        raise ValueError(f"checkpoint names the stages {list(checkpoint)}, but there are 0 to {stages - 1}")
-    return frozenset(checkpoint)
+    chosen = arguments.whole_numbers("checkpoint", checkpoint, least=0)
+    if not set(chosen) <= set(range(stages)):
+        raise ArgumentError(f"checkpoint names the stages {chosen}, but there are 0 to {stages - 1}")
+    return frozenset(chosen)

@@ -324,7 +324,7 @@ class Post:
                 key = (frame.step, way.edge, frame.micro)
                 codecs = self._expected.pop(key, None)
                 if codecs is None or len(codecs) != len(frame.leaves):
-                    raise PacketError(f"{way.other_end} sent a gradient that nobody asked for: {key}")
+                    raise PacketError(f"{way.other_end} sent a gradient that was not expected: {key}")
                 leaves = [self._gradient(x, c, stager) for x, c in zip(frame.leaves, codecs, strict=True)]
             ready = stager.mark()
         if way.cargo is Cargo.GRADIENT:

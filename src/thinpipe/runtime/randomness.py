@@ -380,7 +380,7 @@ class StepRandomness:
             self._draws[:] = [drew or None for drew in self._draws]
             if recomputes:
                 warnings.warn(
-                    "somebody drew random numbers during a forward in which no stage was known to draw. If it was "
+                    "random numbers were drawn during a forward in which no stage was known to draw. If it was "
                     "another thread, all is well; if a stage began to, this batch is recomputed with other numbers, "
                     "and from the next step on with the same",
                     RuntimeWarning,

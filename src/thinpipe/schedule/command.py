@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from thinpipe.help import App
+from thinpipe.help import App, a_file, a_finite
 from thinpipe.schedule import text
 from thinpipe.schedule.action import Kind
 from thinpipe.schedule.draw import as_svg, in_terminal
@@ -47,12 +47,20 @@ def show_command(
     ahead: Annotated[
         int, typer.Option(min=0, help="How many more micro-batches a stage may hold for each stage after it.")
     ] = 0,
-    forward: Annotated[float, typer.Option(min=0, help="Time of a forward.")] = 1.0,
-    backward: Annotated[float, typer.Option(min=0, help="Time of a backward, both parts.")] = 2.0,
-    encode: Annotated[float, typer.Option(min=0, help="Time to pack a message, beside the computation.")] = 0.0,
-    wire: Annotated[float, typer.Option(min=0, help="Time of a message on its link, one after the other.")] = 0.0,
-    decode: Annotated[float, typer.Option(min=0, help="Time to unpack a message.")] = 0.0,
-    svg: Annotated[Path | None, typer.Option(help="A file that gets the drawing, links included.")] = None,
+    forward: Annotated[float, typer.Option(parser=a_finite, metavar="T", help="Time of a forward.")] = 1.0,
+    backward: Annotated[
+        float, typer.Option(parser=a_finite, metavar="T", help="Time of a backward, both parts.")
+    ] = 2.0,
+    encode: Annotated[
+        float, typer.Option(parser=a_finite, metavar="T", help="Time to pack a message, beside the computation.")
+    ] = 0.0,
+    wire: Annotated[
+        float, typer.Option(parser=a_finite, metavar="T", help="Time of a message on its link, one after the other.")
+    ] = 0.0,
+    decode: Annotated[float, typer.Option(parser=a_finite, metavar="T", help="Time to unpack a message.")] = 0.0,
+    svg: Annotated[
+        Path | None, typer.Option(parser=a_file, metavar="FILE", help="A file that gets the drawing, links included.")
+    ] = None,
     lists: Annotated[bool, typer.Option("--lists", help="Print the lists of actions, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Make the last line one JSON object.")] = False,
 ) -> None:
@@ -64,7 +72,7 @@ def show_command(
     Example: [bold]thinpipe schedule show 1f1b --stages 3 --chunks 4 --map 0,1,0 --wire 0.5[/bold]
     """
     try:
-        pairs = tuple(_pair(word) for word in skips.split(",")) if skips else ()
+        pairs = tuple(_pair(word) for word in skips.split(",")) if skips is not None else ()
         chosen = None if workers is None else parse_workers(workers)
         job, actions = plan(name, stages, chunks, chosen, pairs, ahead=ahead)
     except ValueError as error:

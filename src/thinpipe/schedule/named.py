@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from thinpipe.errors import ScheduleError
+from thinpipe.errors import ArgumentError, ScheduleError
 from thinpipe.schedule.action import Action, ActionList, Kind
 from thinpipe.schedule.greedy import Play
 from thinpipe.schedule.job import Job, in_turn
@@ -133,8 +133,8 @@ def plan(
     Raises:
         ValueError: there is no such schedule, or the workers do not fit the stages.
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"no schedule is called {name!r}; {instead_of(name, SCHEDULES)}")
+    if not isinstance(name, str) or name not in SCHEDULES:
+        raise ArgumentError(f"no schedule is called {name!r:.100}; {instead_of(str(name), SCHEDULES)}")
     if workers is None:
         workers = in_turn(stages, -(-stages // 2) if name == "interleaved" else stages)
     job = Job(stages, micros, workers, skips, split=name == "zb", ahead=ahead)

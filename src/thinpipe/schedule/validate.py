@@ -44,7 +44,7 @@ def validate(job: Job, lists: Sequence[ActionList]) -> ActionList:
             + ", ".join(str(need) for need in _needs(job, lists[worker], places[worker]) if need not in done)
             for worker in stuck
         ]
-        raise ScheduleError(f"nobody can go on: {'; '.join(waits)}")
+        raise ScheduleError(f"every worker waits for another, a deadlock: {'; '.join(waits)}")
     return order
 
 

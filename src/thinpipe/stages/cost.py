@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from thinpipe import arguments
 from thinpipe.errors import BalanceError
 
 _Join = Callable[[Tensor, Tensor], Tensor]
@@ -29,10 +30,9 @@ def balance_cost(cost: Iterable[float], partitions: int) -> list[int]:
     Raises:
         BalanceError: there are fewer layers than blocks, or a cost is negative or not a number.
     """
+    partitions = arguments.whole("partitions", partitions, error=BalanceError)
     costs = torch.tensor([float(x) for x in cost], dtype=torch.float64)
     n = len(costs)
-    if partitions < 1:
-        raise BalanceError(f"partitions must be at least 1, got {partitions}")
     if n < partitions:
         raise BalanceError(f"cannot cut {n} layers into {partitions} partitions; ask for at most {n}")
     if bool((~(costs >= 0)).any()) or bool(costs.isinf().any()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from torch import nn
+
 from thinpipe.errors import SplitError
 
 
@@ -28,6 +30,12 @@ def verify_names(chosen: Sequence[str], cuttable: Sequence[str], *, asked: Seque
         raise SplitError(
             f"{', '.join(asked)} are not in the order in which they run; the model can be cut at {listed(cuttable)}"
         )
+
+
+def suggested(model: nn.Module) -> str:
+    """Names a module of a model where a cut is likely to make sense, for the example in an error message."""
+    names = [name for name, child in model.named_children() if next(child.parameters(), None) is not None]
+    return names[len(names) // 2] if len(names) > 1 else "encoder.4"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ def _state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _span(names: Sequence[str]) -> str:
     if not names:
-        return "nothing but functions"
+        return "no modules"
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 

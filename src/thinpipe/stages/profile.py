@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from thinpipe import arguments
+from thinpipe.errors import BalanceError
 from thinpipe.stages.cost import balance_cost
 from thinpipe.stages.skip import SkipStore, skips_in
 from thinpipe.stages.split import verify_sequential
@@ -47,6 +49,7 @@ def balance_by_time(
     Returns:
         The number of layers of each stage, for ``Pipe(balance=...)``.
     """
+    arguments.whole("partitions", partitions, error=BalanceError)  # before anything is measured
     return balance_cost(profile_times(module, sample, timeout=timeout, device=device), partitions)
 
 
@@ -73,6 +76,7 @@ def balance_by_size(
     Returns:
         The number of layers of each stage, for ``Pipe(balance=...)``.
     """
+    arguments.whole("partitions", partitions, error=BalanceError)  # before anything is measured
     sizes = profile_sizes(module, input, chunks=chunks, param_scale=param_scale, device=device)
     return balance_cost(sizes, partitions)
 
@@ -81,6 +85,7 @@ def profile_times(
     module: nn.Sequential, sample: Any, *, timeout: float = 1.0, device: Device | None = None
 ) -> list[float]:
     """Measures the seconds each layer takes forward and backward: the median over passes that fill ``timeout``."""
+    arguments.number("timeout", timeout)
     with _training():
         layers, place, sample = _prepared(module, sample, device)
         seconds: list[list[float]] = [[] for _ in layers]
@@ -101,6 +106,8 @@ def profile_sizes(
     device: Device | None = None,
 ) -> list[int]:
     """Measures the bytes each layer keeps: what autograd saves of one micro-batch, and its parameters, scaled."""
+    arguments.whole("chunks", chunks)
+    arguments.number("param_scale", param_scale)
     one = tree_map_only(Tensor, lambda x: x[: -(-x.size(0) // chunks)] if x.dim() else x, input)
     with _training():
         layers, place, one = _prepared(module, one, device)
@@ -121,7 +128,8 @@ def _prepared(module: nn.Sequential, sample: Any, device: Device | None) -> tupl
     """Copies the layers, in training mode, and moves them and the sample to where they are measured."""
     verify_sequential(module)
     tensors = [*module.parameters(), *module.buffers(), *(x for x in tree_leaves(sample) if isinstance(x, Tensor))]
-    place = torch.device(device) if device is not None else next((x.device for x in tensors), torch.device("cpu"))
+    found = next((x.device for x in tensors), torch.device("cpu"))
+    place = found if device is None else arguments.device("device", device)
     layers = [copy.deepcopy(layer).to(place).train() for layer in module]
     for layer in layers:
         for parameter in layer.parameters():

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from thinpipe.errors import BalanceError, DeviceError, SharedStateError, SplitError
+from thinpipe.stages.names import suggested
 from thinpipe.stages.skip import SkipKey, skippable_layers, verify_skippables
 
 
@@ -50,10 +51,15 @@ def verify_sequential(module: nn.Module) -> None:
     Raises:
         SplitError: it is no ``nn.Sequential``, or holds parameters whose shape is not known yet.
     """
+    if not isinstance(module, nn.Module):
+        raise SplitError(
+            f"module must be nn.Sequential to be partitioned, got {type(module).__name__}; pass nn.Sequential(*layers)"
+        )
     if not isinstance(module, nn.Sequential):
         raise SplitError(
-            f"module must be nn.Sequential to be partitioned, got {type(module).__name__}; "
-            "rewrite its forward as nn.Sequential(part1, part2, ...), or pass the nn.Sequential inside it"
+            f"module must be nn.Sequential to be partitioned, got {type(module).__name__}; cut it at the names of its "
+            f"modules: thinpipe.Pipe(thinpipe.split(model, at=[{suggested(module)!r}], example=inputs)), "
+            "and likewise for thinpipe.Pipeline"
         )
     own = [*module._parameters, *module._buffers]
     if own:
@@ -178,15 +184,32 @@ def _verify_apart(parts: list[nn.Sequential], devices: Sequence[torch.device]) -
                 if tensor is None:
                     continue
                 full = f"{name}.{key}"
-                for kept in (id(tensor), id(layer)):
+                for kept in (id(layer), id(tensor)):
                     other, other_name = owners.setdefault(kept, (j, full))
                     tied = kept == id(tensor) and isinstance(tensor, nn.Parameter) and devices[j] == devices[other]
                     if other != j and not tied:
                         raise SharedStateError(
                             f"'{full}' of stage {j} is the same tensor as '{other_name}' of stage {other}; choose a "
-                            "balance that keeps both in one stage, put two layers that share a parameter on one "
-                            "device, or give each stage a copy of its own"
+                            "balance that keeps both in one stage, or "
+                            + _way_out(layer if kept == id(layer) else tensor, (devices[other], devices[j]))
                         )
+
+
+def _way_out(shared: nn.Module | Tensor, devices: tuple[torch.device, torch.device]) -> str:
+    """Tells how two stages may have what they are not to share: a layer, a parameter on two devices, or a buffer."""
+    if isinstance(shared, nn.Parameter):
+        return f"put both stages on one device: they are on {devices[0]} and {devices[1]}"
+    if isinstance(shared, Tensor):
+        return "give each layer a buffer of its own"
+    kind = type(shared).__name__
+    names = [name for name, parameter in shared._parameters.items() if parameter is not None]
+    if shared._buffers or not names:
+        return f"give each stage a {kind} of its own"
+    shares = "; ".join(f"second.{name} = first.{name}" for name in names)
+    return (
+        f"give each stage a {kind} of its own, both on one device, and the two the same parameters: "
+        f"second = copy.deepcopy(first); {shares}"
+    )
 
 
 def shared_parameters(parts: Sequence[nn.Module]) -> list[nn.Parameter]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from thinpipe import arguments
 from thinpipe.errors import BalanceError, SharedStateError
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.step import Team
@@ -69,10 +70,12 @@ class GPipe(Pipe):
         if devices is None:
             devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
         try:
-            super().__init__(module, balance, devices=devices, chunks=chunks, checkpoint=checkpoint)
+            # torchgpipe took 42.0 for 42, and whatever says "always" as a text.
+            chunks = int(chunks) if isinstance(chunks, float) and float(chunks).is_integer() else chunks
+            super().__init__(module, balance, devices=devices, chunks=chunks, checkpoint=str(checkpoint))
         except BalanceError as error:
             raise _recommending_a_helper(str(error)) from None
-        if deferred_batch_norm:
+        if arguments.flag("deferred_batch_norm", deferred_batch_norm):
             DeferredBatchNorm.convert_deferred_batch_norm(self, self.chunks)
 
     # -- the partitions ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from thinpipe.errors import TraceError
 from thinpipe.finite import dumps
-from thinpipe.help import App
+from thinpipe.help import App, a_file
 from thinpipe.trace.chrome import read_chrome
 from thinpipe.trace.draw import as_svg
 from thinpipe.trace.intervals import Interval
@@ -38,7 +38,9 @@ def show_command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The trace that a run wrote, as JSON.")
     ],
-    svg: Annotated[Path | None, typer.Option(help="A file that gets the drawing.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option(parser=a_file, metavar="FILE", help="A file that gets the drawing.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Only the last so many training steps.")] = None,
     start: Annotated[float | None, typer.Option("--from", min=0, help="Only from here, in milliseconds.")] = None,
     end: Annotated[float | None, typer.Option("--to", min=0, help="Only up to here, in milliseconds.")] = None,

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from thinpipe.errors import NotFiniteError, ThinpipeError
+from thinpipe.errors import BAD_VALUES, NotFiniteError, ThinpipeError
 from thinpipe.finite import dumps
-from thinpipe.help import MORE, HelpAll
+from thinpipe.help import MORE, HelpAll, a_file, a_folder
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
 from thinpipe.report.show import show_figures
@@ -72,7 +72,9 @@ def train_command(
     run: Annotated[
         Path | None,
         # torchrun takes --run for an abbreviation of an option of its own, wherever it stands.
-        typer.Option("--run", "--run-dir", metavar="DIR", rich_help_panel=_RUN, help="The run's folder."),
+        typer.Option(
+            "--run", "--run-dir", parser=a_folder, metavar="DIR", rich_help_panel=_RUN, help="The run's folder."
+        ),
     ] = None,
     go_on: Annotated[
         bool,
@@ -130,7 +132,8 @@ def train_command(
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=MORE, help="Gets a trace of all processes.")
+        Path | None,
+        typer.Option(parser=a_file, metavar="FILE", rich_help_panel=MORE, help="Gets a trace of all processes."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", rich_help_panel=MORE, help="Make the last line one JSON object.")
@@ -225,7 +228,7 @@ def _train(folder: RunFolder, origin: Origin, here: Torchrun | None, trace: Path
     try:
         return train(folder, origin, here=here, trace=trace, plain=plain)
     except (ThinpipeError, ImportError, OSError) as error:
-        if here is None and isinstance(error, RecipeError):
+        if here is None and isinstance(error, (*BAD_VALUES, RecipeError)):
             raise typer.BadParameter(str(error)) from error
         if isinstance(error, ToldElsewhere) or (here is not None and here.rank and isinstance(error, NotFiniteError)):
             # Another rank has the same error and says it; torchrun would end that one for this one's failure.

@@ -108,7 +108,7 @@ def read_offer(text: str, files: Sequence[Path] = ()) -> Recipe:
         raise RecipeError(f"{text!r:.100} says a field twice, or too much")
     for field in changes:
         if field not in MIDDLE:
-            raise RecipeError(f"{field!r:.40} is no matter of the server's; it is told {', '.join(MIDDLE)}")
+            raise RecipeError(f"{field!r:.40} does not concern the server; the fields that do are {', '.join(MIDDLE)}")
     recipe = resolved(name, changes | _own_files(name, changes, files))
     _files(recipe)
     return recipe

@@ -88,7 +88,7 @@ class Settings:
     @property
     def order(self) -> str:
         """The schedule, where nobody has chosen one the usual one."""
-        return self.schedule or _USUAL.get(self.way, _ORDER)
+        return _USUAL.get(self.way, _ORDER) if self.schedule is None else self.schedule
 
     @property
     def steps_between(self) -> int:
@@ -119,8 +119,13 @@ class Settings:
         self._verify_way()
         if (self.key is None) != (self.server is None):
             raise RecipeError("--key and --server belong together: this client's keys, and whom they may talk to")
-        for text in filter(None, (self.codec, self.grad_codec)):
-            codecs_in(text)
+        for text in (self.codec, self.grad_codec):
+            if text is not None:
+                codecs_in(text)
+        if self.connect is not None:
+            from thinpipe.links.net.addresses import Address  # only clients and servers need ZeroMQ
+
+            Address.parse(self.connect)
         self.rate()
         _ = self.workers
         for device in self.device_list() or (self.device,):

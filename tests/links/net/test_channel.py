@@ -42,7 +42,7 @@ def test_nobody_waits_for_a_word_longer_than_the_timeout():
     with server() as hub:
         client, _ = hub.meet()
         began = time.monotonic()
-        with pytest.raises(StallError, match=r"the server at 127\.0\.0\.1:\d+ said no word for 0\.2 s"):
+        with pytest.raises(StallError, match=r"the server at 127\.0\.0\.1:\d+ sent no word within 0\.2 s"):
             client.hear(0.2)
         assert time.monotonic() - began < 1.0
         assert client.failure is None
@@ -184,7 +184,7 @@ def test_data_on_a_lane_that_nobody_opened_breaks_the_channel():
     with server() as hub:
         client, channel = hub.meet()
         client.sender(9, Meter()).send([random_bytes(10)])
-        with pytest.raises(PacketError, match="lane 9, which nobody has opened"):
+        with pytest.raises(PacketError, match="lane 9, which was not opened here"):
             channel.hear(WAIT)
 
 
@@ -357,25 +357,6 @@ def test_no_thread_is_left_when_both_ends_are_closed():
     until(lambda: threads() == [])
 
 
-def test_nobody_listening_is_told_at_once():
-    with server() as hub:
-        address = hub.address
-    began = time.monotonic()
-    with pytest.raises(PeerLost, match=f"nobody listens at {address}"):
-        dial(address)
-    assert time.monotonic() - began < 2.0
-    assert threads() == []
-
-
-def test_a_server_that_does_not_answer_is_a_stall():
-    import socket
-
-    mute = socket.create_server(("127.0.0.1", 0))
-    with mute, pytest.raises(StallError, match=r"did not answer within 0\.3 s"):
-        dial(f"127.0.0.1:{mute.getsockname()[1]}", timeout=0.3)
-    assert threads() == []
-
-
 def test_a_server_without_keys_listens_to_its_own_machine_only(caplog):
     for address in ("0.0.0.0:0", "*:0", "10.0.0.7:5555", "example.org:1", "[::]:0"):
         with pytest.raises(AddressError, match="make keys"):
@@ -383,12 +364,12 @@ def test_a_server_without_keys_listens_to_its_own_machine_only(caplog):
     caplog.set_level("INFO", "thinpipe")
     with server("localhost:0") as hub:
         assert hub.address.startswith("localhost:")
-        assert any("open to everybody on this machine" in x.message for x in caplog.records)
+        assert any("open to every user of this machine" in x.message for x in caplog.records)
         hub.meet()
 
 
 def test_an_address_that_is_none_or_taken_is_refused():
-    for address in ("", "host", "host:port", "host:70000", "a b:1", "tcp://x:1/y"):
+    for address in ("", "host", "host:port", "host:70000", "a b:1", "tcp://x:1/y", 5555, None):
         with pytest.raises(AddressError, match="host:port"):
             dial(address)
     with server() as hub, pytest.raises(AddressError, match="Address already in use"):

@@ -111,7 +111,7 @@ def test_a_client_that_expects_another_server_is_told(tmp_path, caplog):
     with server(keys=keys) as hub:
         with pytest.raises(AuthError, match=f"has not got the key .{{0,2}}{_escaped(other.public)}"):
             dial(hub.address, keys=ClientKeys(clients["alice"].own, other.public))
-        until(lambda: "was turned away" in caplog.text or "hung up on the handshake" in caplog.text)
+        until(lambda: "was refused" in caplog.text or "closed during the handshake" in caplog.text)
     assert threads() == []
 
 
@@ -121,7 +121,7 @@ def test_a_client_that_the_server_does_not_know_is_told(tmp_path, caplog):
     with server(keys=keys) as hub:
         with pytest.raises(AuthError, match=f"does not accept the client's key {_escaped(mallory.public)}"):
             dial(hub.address, keys=ClientKeys(mallory, keys.own.public))
-        assert f"with the unknown key {mallory.public[:8]}... was turned away" in caplog.text
+        assert f"with the unknown key {mallory.public[:8]}... was refused" in caplog.text
         assert mallory.public not in caplog.text
         assert hub.accepted.empty()
         hub.meet(keys=clients["alice"])
@@ -132,7 +132,7 @@ def test_a_client_without_keys_and_a_server_with_keys_do_not_meet(tmp_path, capl
     with server(keys=keys) as hub:
         with pytest.raises((AuthError, PeerLost), match="keys"):
             dial(hub.address)
-        until(lambda: "was turned away" in caplog.text or "hung up on the handshake" in caplog.text)
+        until(lambda: "was refused" in caplog.text or "closed during the handshake" in caplog.text)
 
 
 def test_a_client_with_keys_and_a_server_without_do_not_meet(tmp_path, caplog):
@@ -140,7 +140,7 @@ def test_a_client_with_keys_and_a_server_without_do_not_meet(tmp_path, caplog):
     with server() as hub:
         with pytest.raises(AuthError, match=r"none; start it with keys|no keys at all"):
             dial(hub.address, keys=clients["alice"])
-        until(lambda: "was turned away" in caplog.text or "hung up on the handshake" in caplog.text)
+        until(lambda: "was refused" in caplog.text or "closed during the handshake" in caplog.text)
 
 
 def test_keys_can_be_given_and_withdrawn_while_the_server_runs(tmp_path):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 
-from thinpipe.errors import AddressError
+from thinpipe.errors import AddressError, PeerLost
 
 _FORM = re.compile(r"(?:tcp://)?(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>\d{1,5})")
 
@@ -30,7 +31,7 @@ class Address:
         Raises:
             AddressError: it is none.
         """
-        match = _FORM.fullmatch(text.strip())
+        match = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None or int(match["port"]) > 65535:
             raise AddressError(f"{text!r} is not an address; write host:port, such as 10.0.0.7:5555 or [::1]:5555")
         return cls(match["six"] or match["host"], int(match["port"]))
@@ -46,12 +47,34 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the host. A name may be anywhere, but for ``localhost``."""
-        if self.host == "localhost":
-            return True
+        number = self._number
+        return self.host == "localhost" or (number is not None and number.is_loopback)
+
+    @property
+    def _number(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            return ipaddress.ip_address(self.host)
         except ValueError:
-            return False
+            return None
+
+    def resolved(self) -> Address:
+        """Looks up the host's number; one of IPv4, if it has both.
+
+        Raises:
+            PeerLost: the name is not known, or nothing that knows names can be reached now.
+        """
+        if self.host == "localhost" or self._number is not None:
+            return self
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+            raise PeerLost(
+                f"the name {self.host!r} cannot be resolved ({reason}); check its spelling, and that this machine is "
+                "connected to its network"
+            ) from error
+        numbers = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+        return Address(str(numbers[0][4][0]), self.port)
 
     @property
     def url(self) -> str:

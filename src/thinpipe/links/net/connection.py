@@ -87,7 +87,7 @@ class Connection:
             try:
                 self.outbox.put_word(Kind.WORD, body)
             except StallError as error:
-                self.end(StallError(f"{self.peer} is stuck: {error}"), bye=str(error))
+                self.end(StallError(f"{self.peer} does not read what it is sent: {error}"), bye=str(error))
         self.check()
 
     def hear(self, timeout: float | None) -> tuple[str, Any]:
@@ -99,7 +99,7 @@ class Connection:
                 self._unheard -= len(raw) + HEAD
                 return _read_word(raw)
             self.check()
-        raise StallError(f"{self.peer} said no word for {timeout:g} s")
+        raise StallError(f"{self.peer} sent no word within {timeout:g} s; it is busy or stopped")
 
     def open(self, lane: int, make: Callable[[], NetReceiveLane]) -> NetReceiveLane:
         """Opens a lane for what comes."""
@@ -220,7 +220,7 @@ class Connection:
             raise PacketError("data came before the first word")
         receiver = self._receivers.get(lane)
         if receiver is None:
-            raise PacketError(f"data came on lane {lane}, which nobody has opened")
+            raise PacketError(f"data came on lane {lane}, which was not opened here")
         return receiver
 
     def _word(self, raw: bytes) -> bool:
@@ -229,7 +229,7 @@ class Connection:
             # Kept as text: what a word of 64 KiB becomes when it is read can be thirty times as large.
             self._unheard += len(raw) + HEAD
             if self._unheard > _MOST_UNHEARD:
-                raise PacketError(f"{len(self._words)} words came that nobody has heard yet")
+                raise PacketError(f"{len(self._words)} words came faster than they were read")
             self._words.append(raw)
             self.changed.notify_all()
             is_first, self.introduced = not self.introduced, True

@@ -10,6 +10,7 @@ from thinpipe.errors import AuthError, PacketError, PeerLost, StallError
 from thinpipe.links.net.addresses import Address
 from thinpipe.links.net.channel import Channel
 from thinpipe.links.net.connection import Connection
+from thinpipe.links.net.diagnosis import Diagnosis, diagnose
 from thinpipe.links.net.keys import ClientKeys
 from thinpipe.links.net.loop import Loop, prepare
 from thinpipe.links.net.need import zmq
@@ -18,6 +19,7 @@ from thinpipe.links.throttle import Throttle
 
 _NEVER = 24 * 3600 * 1000
 _LINGER = 1.0
+_DIAGNOSIS = 3.0
 
 
 def dial(
@@ -38,15 +40,18 @@ def dial(
         throttle: makes this end send as over a thinner link (default: full speed).
 
     Raises:
-        PeerLost: nobody is there, or who is there hung up.
+        PeerLost: no server listens there, the name cannot be resolved, or another program answers or hangs up.
         AuthError: the keys do not fit.
         StallError: it took longer than the timeout.
         AddressError: the address is none.
     """
     where = Address.parse(address)
+    # Here, since ZeroMQ does not tell that it cannot; it would also know no hosts that have IPv6 alone.
+    number = where.resolved()
     context = zmq.Context(io_threads=1)
     try:
-        loop = _Dialer(context, _socket(context, where, keys), where, keys=keys, silence=silence, throttle=throttle)
+        owned = _socket(context, number, keys)
+        loop = _Dialer(context, owned, where, number, keys=keys, silence=silence, throttle=throttle)
         loop.start()
     except BaseException:
         context.destroy(linger=0)
@@ -75,30 +80,47 @@ class _Dialer(Loop):
         context: Any,
         owned: Any,
         where: Address,
+        number: Address,
         *,
         keys: ClientKeys | None,
         silence: float,
         throttle: Throttle | None,
     ) -> None:
         super().__init__(context, owned, name=f"thinpipe client of {where}", linger=_LINGER)
-        self._where, self._keys = where, keys
+        self._where, self._number, self._keys = where, number, keys
         self._peer = f"the server at {where}"
         self._connection = Connection(
             self._peer, key=None, silence=silence, throttle=throttle, wake=self.wake, introduced=True
         )
         self._up = threading.Event()
-        self._is_up = False
+        self._is_up = self._is_accepted = False
         self._lost: Exception | None = None
-        owned.connect(where.url)
+        owned.connect(number.url)
 
     def connected(self, timeout: float) -> Channel:
         """Waits for the connection."""
-        if not self._up.wait(timeout):
-            self._connection.end(StallError(f"{self._peer} did not answer within {timeout:g} s"), bye=None)
+        until = time.monotonic() + timeout
+        if not self._up.wait(timeout / 5):
+            found = diagnose(self._where, self._number, within=until - time.monotonic())
+            if found.is_final or not self._up.wait(max(0.0, until - time.monotonic())):
+                self._connection.end(found.error or self._late(found, timeout), bye=None)
         if self._connection.failure is not None:
             self._connection.gone.wait(_LINGER + 1)
             raise self._connection.failure
         return Channel(self._connection, self.thread)
+
+    def _late(self, found: Diagnosis, timeout: float) -> StallError:
+        if found.mechanism:
+            return StallError(f"{self._peer} did not answer within {timeout:g} s, though it listens; is it overloaded?")
+        if self._is_accepted:
+            return StallError(
+                f"{self._where} accepted the connection and said nothing within {timeout:g} s; a firewall or another "
+                "program is there, or the server is stopped or overloaded"
+            )
+        return StallError(
+            f"no answer at all from {self._where} within {timeout:g} s; the machine is off, or a firewall drops what "
+            "is sent to it"
+        )
 
     def _connections(self) -> tuple[Connection, ...]:
         return (self._connection,) if self._is_up else ()
@@ -120,28 +142,36 @@ class _Dialer(Loop):
             self._connection.begin()
             self._is_up = True
             self._up.set()
+        elif event == zmq.EVENT_CONNECTED:
+            self._is_accepted = True
         elif event in _ENDS:
             self._lost = self._lost or self._failure(event)
 
     def _failure(self, event: int) -> Exception:
         if self._is_up:
             return PeerLost(f"the connection to {self._peer} broke")
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._keys is not None:
-            mine = self._keys.own.public[:8]
+        keys = self._keys
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and keys is not None:
+            mine = keys.own.public[:8]
             return AuthError(f"{self._peer} does not accept the client's key {mine}...; have it added to its clients")
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-            other = "keys; give the client its keys" if self._keys is None else "none; start it with keys"
-            have = "no keys" if self._keys is None else "keys"
-            return AuthError(f"the client has {have} and {self._peer} has {other} (or it is no thinpipe server)")
-        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._keys is not None:
-            expected = self._keys.server[:8]
+        found = diagnose(self._where, self._number, within=_DIAGNOSIS)
+        if found.error is not None:
+            return found.error
+        if keys is None and found.mechanism == "CURVE":
+            return AuthError(f"the client has no keys and {self._peer} has keys; give the client its keys")
+        if keys is not None and found.mechanism == "NULL":
+            return AuthError(f"the client has keys and {self._peer} has none; start it with keys")
+        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and keys is not None and found.mechanism:
+            expected = keys.server[:8]
             return AuthError(
-                f"{self._peer} hung up on the handshake; it has not got the key {expected}... that is expected of it, "
-                f"or no keys at all"
+                f"{self._peer} hung up on the handshake; it has not got the key {expected}... that is expected of it"
             )
         if event == zmq.EVENT_CLOSED:
-            return PeerLost(f"nobody listens at {self._where}; start the server, or look at the address")
-        return PeerLost(f"{self._peer} hung up before the connection was up; it wants keys, or is no thinpipe server")
+            return PeerLost(f"{self._where} could not be reached a moment ago; try again")
+        return PeerLost(
+            f"{self._peer} hung up before the connection was up; it was just being closed, or it is another program "
+            "that speaks ZeroMQ"
+        )
 
     def _unreachable(self, connection: Connection) -> None:
         self._lost = self._lost or self._failure(zmq.EVENT_DISCONNECTED)
@@ -165,7 +195,7 @@ class _Dialer(Loop):
 
     def _clean_up(self, error: BaseException | None) -> None:
         if not self._is_up or self._lost is not None:
-            self._linger = 0.0  # there is nobody to take what lingers
+            self._linger = 0.0  # no one is left to take what lingers
         super()._clean_up(error)
         self._connection.end(PeerLost(f"the connection to {self._peer} broke: {error}"), bye=None)
         self._connection.gone.set()

@@ -41,5 +41,5 @@ class Doorkeeper:
                 status, text, user = b"200", b"OK", key
             else:
                 where = question[3].decode(errors="replace")
-                self._log.warn(f"a client at {where} with the unknown key {key.decode()[:8]}... was turned away")
+                self._log.warn(f"a client at {where} with the unknown key {key.decode()[:8]}... was refused")
         self.socket.send_multipart([version, request, status, text, user, b""], zmq.NOBLOCK)

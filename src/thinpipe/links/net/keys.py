@@ -74,7 +74,7 @@ def make_keys(folder: str | os.PathLike[str], name: str) -> KeyPair:
     Raises:
         KeyFileError: one of the files exists, and may be somebody's only key; or the name is not that of a file.
     """
-    if not name or Path(name).name != name:
+    if not name.strip() or Path(name).name != name:
         raise KeyFileError(f"{name!r} is not a name for keys; use a plain one, such as 'alice'")
     Path(folder).mkdir(parents=True, exist_ok=True)
     public, secret = (key.decode() for key in zmq.curve_keypair())

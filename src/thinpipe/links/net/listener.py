@@ -85,7 +85,8 @@ class Listener:
         self._loop.start()
         if keys is None:
             _log.info(
-                "listening at %s without keys: open to everybody on this machine, and to nobody else", self.address
+                "listening at %s without keys: open to every user of this machine only",
+                self.address,
             )
         else:
             _log.info("listening at %s for %d clients", self.address, len(keys.clients))
@@ -210,10 +211,10 @@ class _Doorway(Loop):
                 self._lose(guest)
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             keyed = "without keys, with the key of another server" if self._doorkeeper is not None else "with keys"
-            self._log.warn(f"somebody {keyed}, or who is no client at all, was turned away")
+            self._log.warn(f"a connection was refused: a client {keyed}, or no thinpipe client")
         elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             # Whoever notices first that the keys do not fit hangs up; so does who only looks whether a port is open.
-            _log.info("somebody hung up on the handshake: with the wrong keys, or no client at all")
+            _log.info("a connection was closed during the handshake: a client with other keys, or no thinpipe client")
 
     def _welcome(self, arrival: Arrival) -> None:
         if self._close_by is not None:

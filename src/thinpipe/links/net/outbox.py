@@ -113,7 +113,7 @@ class Outbox:
             if self._ended:
                 return
             if self._word_bytes + len(body) > _MOST_WORDS:
-                raise StallError(f"{self._word_bytes} bytes of words wait to leave; the other end does not take them")
+                raise StallError(f"{self._word_bytes} bytes of words wait to be sent; the other end does not read them")
             self._begin()
             self._words.append(Leaving(whole(kind, body), body, time.monotonic(), None, is_last=True))
             self._word_bytes += len(body) + HEAD

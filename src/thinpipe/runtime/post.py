@@ -36,7 +36,7 @@ Item: TypeAlias = Parcel | Grads
 Pack: TypeAlias = Callable[[Any], Any]
 
 _EXPANSION = 64
-"""Times its own length that a message may take as tensors, however long it is: what the codecs make of ordinary ones."""
+"""How many times its own length a message may take as tensors: more than codecs of ordinary tensors make of it."""
 
 
 class Sender(Protocol):
@@ -364,7 +364,7 @@ class Post:
         if not isinstance(leaf, Packet):
             return None
         if due is None or (leaf.dtype, leaf.shape) != (due.dtype, due.shape):
-            wanted = "something that is no tensor" if due is None else f"an activation of {due.dtype} {tuple(due.shape)}"
+            wanted = "no tensor" if due is None else f"an activation of {due.dtype} {tuple(due.shape)}"
             raise PacketError(f"{way.other_end} sent a gradient of {leaf.dtype} {tuple(leaf.shape)} for {wanted}")
         packet = stager.from_host(leaf)
         codec = due.codec if due.codec is not None and leaf.spec != "none" else self._codecs["none"]

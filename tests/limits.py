@@ -23,7 +23,6 @@ def begin():
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 16)
         libc.mallopt(_M_ARENA_MAX, 1)
-    signal.signal(signal.SIGPROF, _hangs)
     gc.collect()
     gc.freeze()
 
@@ -32,9 +31,11 @@ def begin():
 def limited(*, seconds=SECONDS, size=BYTES):
     """Fails what takes longer, in seconds of this process's processor time, and denies it more than ``size`` bytes.
 
-    What is denied memory raises MemoryError, or torch's RuntimeError.
+    What is denied memory raises MemoryError, or torch's RuntimeError. Memory is limited in a process that has called
+    ``begin``; without a size it is not.
     """
     with _memory(size):
+        before = signal.signal(signal.SIGPROF, _hangs)
         signal.setitimer(signal.ITIMER_PROF, _HANGS)
         began = time.process_time()
         try:
@@ -42,12 +43,13 @@ def limited(*, seconds=SECONDS, size=BYTES):
         finally:
             spent = time.process_time() - began
             signal.setitimer(signal.ITIMER_PROF, 0)
-    assert spent <= seconds, f"it took {spent:.3f} s"
+            signal.signal(signal.SIGPROF, before)
+            assert spent <= seconds, f"it took {spent:.3f} s"  # whatever it raised
 
 
 @contextmanager
 def _memory(size):
-    if sys.platform != "linux":  # nothing else holds a process to RLIMIT_AS
+    if size is None or sys.platform != "linux":  # nothing else holds a process to RLIMIT_AS
         yield
         return
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -15,9 +15,9 @@ from limits import begin, limited
 from thinpipe.errors import PacketError
 
 SPECS = [
-    "none", "bf16", "uniform:8", "sort:6+2", "kmeans:4", "block:4", "had:4", "nf:4", "wave:4", "wave:0.0078125/32",
-    "topk:0.1", "topk:0.1|uniform:8", "downsample:2", "downsample:2|wave:4", "power:2", "svd:2|block:4",
-    "block:4|zstd", "topk:0.1|uniform:8|zstd", "ef(wave:4)", "ef(power:2)",
+    "none", "fp16", "bf16", "uniform:8", "sort:6+2", "kmeans:4", "block:4", "had:4", "nf:4", "wave:4",
+    "wave:0.0078125/32", "topk:0.1", "topk:0.1|uniform:8", "downsample:2", "downsample:2|wave:4", "power:2",
+    "svd:2|block:4", "block:4|zstd", "topk:0.1|uniform:8|zstd", "ef(wave:4)", "ef(power:2)",
 ]  # fmt: skip
 HONEST = (2, 3, 16, 16)
 _ENOUGH = 10

@@ -81,7 +81,8 @@ def test_every_word_and_every_field_of_the_first_words_is_listed():
 def test_limits_are_those_of_the_code():
     text = " ".join(PAGE.split())
     for limit in (
-        f"at most {packet.MOST_SECTIONS} sections, {packet.MOST_DIMS} dimensions and a codec of {packet.MOST_SPEC} char",
+        f"at most {packet.MOST_SECTIONS} sections, {packet.MOST_DIMS} dimensions",
+        f"a codec of {packet.MOST_SPEC} characters",
         f"1 MiB and {MOST_EXPANSION:,} times",
         f"1 MiB and {catalogue._MOST_EXPANSION:,} times",
         f"{lossless._MOST_OF_BLOCK >> 10} KiB for every {lossless._LEAST_BLOCK} bytes",

@@ -1,8 +1,12 @@
 """What tests of codecs and kernels share: specs of every family, tensors of every temper, packets remade by hand."""
 
+import os
 import struct
+import subprocess
+import sys
 from functools import cache
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,6 +131,15 @@ def refused(message):
         decode(Packet.from_bytes(message))
     assert str(caught.value)
     return str(caught.value)
+
+
+def run_script(name, *arguments):
+    """Runs a script of the codecs' tests in a process of its own, whose memory can be limited."""
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tests), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, str(tests / "codecs" / name), *arguments]
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
 def with_checksum(message):

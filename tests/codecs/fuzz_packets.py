@@ -1,5 +1,8 @@
 """Mutates packets of every codec and demands of each a tensor of the shape it claims, or PacketError; nothing else.
 
+A packet that is refused may take 50 ms of processor time and 10 MB of memory. One that is decoded may take more where
+its tensor is large: a second for 100 MB of it, and eight times its memory. Most mutations get a right checksum.
+
 Run it for long as ``PYTHONPATH=tests python tests/codecs/fuzz_packets.py --packets 1000000``; tests do for a moment.
 A packet that breaks the rule is printed in hexadecimal, with what came of it, and the exit status is 1.
 """
@@ -17,18 +20,24 @@ import torch
 
 import thinpipe
 from codec_support import with_checksum
+from limits import BYTES, SECONDS, begin, limited
 from thinpipe.errors import PacketError
 
 SPECS = [
     "none", "fp16", "bf16", "uniform:3", "uniform:8,zero", "uniform:16", "uniform:4,sr", "sort:3+1", "sort:9+3",
     "kmeans:2", "block:4/8", "block:5/3,sr", "had:3/8", "had:8/4", "nf:4/4", "wave:0.5/4",
-    "wave:6", "topk:0.1", "topk:0.4,own",
+    "wave:6", "wave:0.0078125/32", "topk:0.1", "topk:0.4,own",
     "downsample:2", "power:1", "svd:2", "topk:0.2|uniform:8", "power:2|block:8", "downsample:2|sort:4",
     "none|zstd", "block:4/8|zstd", "topk:0.1|uniform:8|zstd", "ef(block:2/8)", "ef(topk:0.3|zstd)",
 ]  # fmt: skip
 SHAPES = [(), (0,), (1,), (9,), (40,), (3, 7), (2, 3, 4), (1, 2, 4, 3), (600,)]
 TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.float8_e5m2]
 ODD_NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**59, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+PRIMES = [13, 257, 65_537, 1_000_003, 2**31 - 1, 999_999_999_989, 1_000_000_000_039, 67_280_421_310_721]
+OTHERS = [
+    "block:16/1048575", "nf:4/1048576", "mask", "ef(", "zstd|zstd", "sort:1+8",
+    "svd:1|" * 100 + "none", "power:1|" * 7 + "bf16", "topk:0.9|" * 40 + "sort:8", "topk:" + "1" * 1000,
+]  # fmt: skip
 FIXED = 16
 BATCH = 2_000
 PROCESSES = 2
@@ -97,7 +106,7 @@ def edit_number(message, rng, others):
     if count := sum(counted(message)):
         at = FIXED + 8 * rng.randrange(count)
         old = struct.unpack_from("<Q", message, at)[0]
-        number = rng.choice([*ODD_NUMBERS, old + 1, max(0, old - 1), old * 2, old * 1000])
+        number = rng.choice([*ODD_NUMBERS, *PRIMES, old + 1, max(0, old - 1), old * 2, old * 1000])
         struct.pack_into("<Q", message, at, number % 2**64)
     return message
 
@@ -106,8 +115,20 @@ def edit_shape(message, rng, others):
     """Gives the packet another shape of as many dimensions."""
     sections, dims = counted(message)
     for k in range(dims):
-        struct.pack_into("<Q", message, FIXED + 8 * (sections + k), rng.choice([0, 1, 2, 3, 5, 30, 600, 10**6, 2**30]))
+        size = rng.choice([0, 1, 2, 3, 5, 30, 600, 10**6, 2**30, *PRIMES])
+        struct.pack_into("<Q", message, FIXED + 8 * (sections + k), size)
     return message
+
+
+def edit_rank(message, rng, others):
+    """Gives the packet more dimensions, of which most are 1, or fewer."""
+    (sections, dims), length = counted(message), struct.unpack_from("<H", message, 8)[0]
+    start = FIXED + 8 * sections
+    end = start + 9 * dims + length
+    rank = rng.choice([0, 1, 2, 3, 4, 5, 8, 31, 32, 33, 255])
+    shape = [rng.choice([1, 1, 1, 1, 2, 16, rng.choice(PRIMES)]) for _ in range(rank)]
+    message[6] = rank
+    return message[:start] + struct.pack(f"<{rank}Q", *shape) + bytes(range(rank)) + message[end - length :]
 
 
 def edit_type(message, rng, others):
@@ -119,7 +140,7 @@ def edit_codec(message, rng, others):
     """Names another codec, and says how long its name is."""
     (sections, dims), length = counted(message), struct.unpack_from("<H", message, 8)[0]
     end = FIXED + 8 * sections + 9 * dims + length
-    spec = rng.choice([*SPECS, "block:16/1048575", "nf:4/1048576", "mask", "ef(", "zstd|zstd", "sort:1+8"]).encode()
+    spec = rng.choice([*SPECS, *OTHERS]).encode()
     message[8:10] = struct.pack("<H", len(spec))
     return message[: end - length] + spec + message[end:]
 
@@ -141,7 +162,7 @@ def noise(message, rng, others):
 
 MUTATIONS = [
     flip_bits, set_bytes, truncate, extend, splice, noise,
-    edit_number, edit_shape, edit_type, edit_codec, edit_sections,
+    edit_number, edit_shape, edit_rank, edit_type, edit_codec, edit_sections,
 ]  # fmt: skip
 
 
@@ -158,15 +179,24 @@ def mutated(messages, rng):
 
 def outcome(message):
     """Feeds a message to the reader and to both decoders; returns what came of it, in a word or two."""
+    with limited():
+        try:
+            packet = thinpipe.Packet.from_bytes(message)
+        except PacketError:
+            return "refused by the reader"
     try:
-        packet = thinpipe.Packet.from_bytes(message)
-    except PacketError:
-        return "refused by the reader"
-    try:
-        tensor = thinpipe.decode(packet)
+        with limited():
+            tensor = thinpipe.decode(packet)
     except PacketError:
         return "refused by the codec"
-    again = thinpipe.codec(packet.spec).decode(packet)
+    except (MemoryError, RuntimeError, AssertionError):
+        tensor = None
+    size = packet.shape.numel() * packet.dtype.itemsize
+    more = {"seconds": SECONDS + size / 1e8, "size": BYTES + 8 * size}
+    with limited(**more):
+        tensor = thinpipe.decode(packet) if tensor is None else tensor  # or it was refused, and took too much
+    with limited(**more):
+        again = thinpipe.codec(packet.spec).decode(packet)
     if tensor.shape != packet.shape or tensor.dtype != packet.dtype or again.shape != packet.shape:
         raise AssertionError(f"{tuple(tensor.shape)} came of a packet of {tuple(packet.shape)}")
     return "decoded"
@@ -177,6 +207,9 @@ def batch(seed, count):
     torch.set_num_threads(1)
     rng = random.Random(seed)
     messages = seeds(random.Random(0))
+    for message in messages:  # compiles what must be compiled
+        thinpipe.decode(thinpipe.Packet.from_bytes(message))
+    begin()
     counts, broken = Counter(), None
     for _ in range(count):
         message = mutated(messages, rng)

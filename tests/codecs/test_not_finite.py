@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from codec_support import DTYPES, FEEDBACK, SPECS, crossed, tensor_of
 from thinpipe import codec
+from thinpipe.kernels import REFERENCE, cpu_kernels, using
 
 ODD = [math.nan, math.inf, -math.inf]
 
@@ -19,12 +20,14 @@ ODD = [math.nan, math.inf, -math.inf]
     shape=st.sampled_from([(2, 3, 8, 9), (4, 30), (40, 5, 6), (300,)]),
     dtype=st.sampled_from(DTYPES),
     values=st.lists(st.sampled_from(ODD), min_size=1, max_size=2),
-    places=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+    share=st.sampled_from([0.005, 0.09, 0.11, 0.5, 0.99]),
+    seed=st.integers(0, 99),
 )
-def test_what_is_not_finite_does_not_arrive_finite(spec, shape, dtype, values, places):
-    x = tensor_of("gaussian", shape, dtype)
-    for value, place in zip(values, places, strict=False):
-        x.view(-1)[place] = value
+def test_what_is_not_finite_does_not_arrive_finite(spec, shape, dtype, values, share, seed):
+    """Few of them or many: more than ``topk`` sends, too."""
+    x = tensor_of("gaussian", shape, dtype, seed)
+    places = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(seed))[: max(1, int(share * x.numel()))]
+    x.view(-1)[places] = torch.tensor(values).repeat(x.numel())[: len(places)].to(dtype)
     y = crossed(spec, x)
     assert y.shape == x.shape
     assert not torch.isfinite(y)[~torch.isfinite(x)].any()
@@ -81,8 +84,34 @@ def test_a_codec_that_remembers_recovers_at_the_next_tensor(spec, value):
 def test_a_tensor_of_nothing_but_nan_is_no_error(spec):
     x = torch.full((2, 4, 5), math.nan)
     y = crossed(spec, x)
-    assert y.isnan().any()
-    assert spec.startswith(("topk", "ef(topk")) or y.isnan().all()
+    assert y.isnan().all()
+
+
+@pytest.mark.parametrize("spec", ["topk:0.1", "topk:0.1|uniform:8", "topk:0.1|zstd"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2])
+def test_more_of_them_than_are_sent_lose_the_tensor(spec, dtype):
+    """The rest arrived as 0, as if nothing had happened to them."""
+    x = torch.linspace(-1, 1, 100).to(dtype)
+    x[7:27] = torch.tensor(math.nan).to(dtype)
+    assert not torch.isfinite(crossed(spec, x).float()).any()
+    x[7:27] = 0
+    assert torch.isfinite(crossed(spec, x).float()).all()
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("kernels", [REFERENCE, cpu_kernels()], ids=lambda kernels: kernels.name)
+def test_a_gradient_that_is_not_finite_where_nothing_is_sent_is_lost(value, kernels):
+    """``topk`` both ways sends the gradient of the chosen elements alone; of the others it arrived as 0."""
+    x = torch.linspace(-1, 1, 100).view(4, 25)
+    with using(kernels):
+        there = codec("topk:0.1").encode(x)
+        back = codec("topk:0.1").for_gradient_of(there)
+        grad = torch.ones(4, 25)
+        assert torch.equal(back.decode(back.encode(grad)), (codec("topk:0.1").decode(there) != 0).float())
+        grad[2, 3] = value
+        assert back.decode(back.encode(grad)).isnan().all()
+        grad[2, 3], grad[0, 0] = 1, value  # one that is sent spoils nothing else
+        assert torch.isfinite(back.decode(back.encode(grad))).sum() == 99
 
 
 @pytest.mark.parametrize("spec", ["block:4", "had:4", "nf:4", "kmeans:4"])

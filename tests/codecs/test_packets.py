@@ -1,10 +1,6 @@
 """Accidents: bytes that are not a packet, or a packet that was damaged on its way. The checksum notices."""
 
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thinpipe
-from codec_support import packets, refused, same_bits, with_checksum
+from codec_support import packets, refused, run_script, same_bits, with_checksum
 from thinpipe import Packet, codec
 from thinpipe.errors import PacketError
 
-FUZZER = Path(__file__).with_name("fuzz_packets.py")
 MESSAGES = {spec: bytes(packet) for spec, packet in packets().items()}
 
 any_message = st.sampled_from(list(MESSAGES.values()))
@@ -100,8 +95,6 @@ def test_any_buffer_is_read_and_kept_apart(buffer):
 
 
 def test_three_thousand_mutated_packets_break_nothing():
-    command = [sys.executable, str(FUZZER), "--packets", "3000", "--seed", "7", "--processes", "1"]
-    env = os.environ | {"PYTHONPATH": str(FUZZER.parent.parent)}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
+    result = run_script("fuzz_packets.py", "--packets", "3000", "--seed", "7", "--processes", "1")
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     assert "        0  broke the rule" in result.stdout

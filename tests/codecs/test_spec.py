@@ -126,6 +126,7 @@ def test_defaults_are_written_out(short, long):
         ("block:4)", 7, "')' is out of place"),
         ("topk:0.1|ef(block:4)", 11, "'(' is out of place"),
         ("block:4:4", 6, "whole number"),
+        ("svd:1|" * 8 + "none", 48, "at most 8 codecs, got 9"),
     ],
 )
 def test_a_refusal_points_at_the_offending_character(text, at, words):
@@ -148,6 +149,11 @@ def test_a_refusal_of_an_unknown_name_lists_every_codec_there_is():
 def test_what_is_no_text_is_a_type_error(thing):
     with pytest.raises(TypeError, match="named by a text such as 'block:4'"):
         codec(thing)
+
+
+def test_a_chain_has_up_to_eight_codecs():
+    text = "topk:0.5|" * 7 + "block:4/128"
+    assert codec(text).spec == text
 
 
 def test_a_lossless_stage_alone_compresses_the_elements_as_they_are():

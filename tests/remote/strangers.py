@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -185,6 +185,13 @@ def frame_of(value, *, cargo=Cargo.ACTIVATION, step=1, edge=0, micro=0, spec="no
 
 def activation(rows=3, wide=WIDE, **options):
     return frame_of(torch.randn(rows, wide), **options)
+
+
+def forged(spec, shape, *, honest=(2, 3, 16, 16), micro=0):
+    """An activation whose packet claims another shape than it was made of."""
+    packet = codec(spec).encode(torch.randn(honest))
+    packet = replace(packet, shape=torch.Size(shape), order=tuple(range(len(shape))))
+    return torch.cat(Frame(Cargo.ACTIVATION, 1, 0, micro, [packet], tree_flatten(0)[1], [True]).parts())
 
 
 def gradient(rows=3, wide=WIDE, **options):

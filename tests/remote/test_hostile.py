@@ -36,6 +36,7 @@ from remote.strangers import (
     answer_to,
     begin_of,
     client_of,
+    forged,
     frame_of,
     gradient,
     hello_of,
@@ -222,6 +223,7 @@ def nested(depth):
         ([("hello", hello_of(every=1.5))], "terms whose every is 1.5"),
         ([("hello", hello_of(schedule="x" * 50_000))], "no schedule is called"),
         ([("hello", hello_of(codecs=[["zip", None], [None, None]]))], "'zip' names no codec"),
+        ([("hello", hello_of(codecs=[["svd:1|" * 32 + "none", None], [None, None]]))], "at most 8 codecs, got 33"),
         ([("hello", hello_of(codecs=[[None, None]]))], "there are 2 cuts"),
     ],
 )
@@ -309,8 +311,12 @@ def test_a_wrong_message_ends_the_connection_with_a_reason(beside, lane, message
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (gradient(wide=9), "Error"),
-        (gradient(rows=4), "Error"),
+        (gradient(wide=9), "sent a gradient of torch.float32 (3, 9) for an activation of torch.float32 (3, 8)"),
+        (gradient(rows=4), "sent a gradient of torch.float32 (4, 8) for an activation of torch.float32 (3, 8)"),
+        (
+            frame_of([torch.ones(3, WIDE).double()], cargo=Cargo.GRADIENT, edge=1),
+            "sent a gradient of torch.float64 (3, 8) for an activation of torch.float32 (3, 8)",
+        ),
         (frame_of(["text"], cargo=Cargo.GRADIENT, edge=1), ""),
         (frame_of([], cargo=Cargo.GRADIENT, edge=1), "a gradient that was not expected"),
     ],
@@ -338,6 +344,35 @@ def test_more_than_was_agreed_on_is_not_kept(siege):
             if number > 100:
                 insider.send(UP, activation(micro=9))
     insider.channel.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ((1_000_000_000_039,), "holds tensors of 4000000000156 bytes"),
+        ((2, 3, 1_000_000_000_039, 16), "holds tensors of"),
+        ((134_217_689,), "takes sections of"),
+    ],
+)
+def test_a_packet_that_claims_a_huge_prime_costs_a_server_nothing(siege, shape, why):
+    """It had a thread of the server look for divisors of it, for ever: the thread outlived the connection."""
+    insider = Insider(siege, session="8" * 32, codecs=[["wave:4", "wave:4"], [None, None]])
+    insider.begin()
+    insider.send(UP, activation(spec="wave:4"))
+    insider.activations.next()
+    insider.send(UP, forged("wave:4", shape, micro=1))
+    assert why in insider.end()
+
+
+def test_a_short_message_may_not_become_a_large_tensor(siege):
+    """Two thin factors of a matrix of 1.6 GB, in 160 kB."""
+    insider = Insider(siege, session="9" * 32, codecs=[["power:1", None], [None, None]])
+    insider.begin()
+    insider.send(UP, activation(spec="power:1"))
+    insider.activations.next()
+    # Of 20 matrices of 1000 x 1000 the factors are as many numbers as of one of 20,000 x 20,000.
+    insider.send(UP, forged("power:1", (1, 20_000, 20_000), honest=(20, 1000, 1000), micro=1))
+    assert "holds tensors of 1600000000 bytes; this end takes 536870912 bytes (max_message)" in insider.end()
 
 
 def test_frames_that_were_changed_on_their_way_are_read_or_refused(siege):

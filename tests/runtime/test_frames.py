@@ -141,6 +141,26 @@ def test_structures_that_make_no_sense_are_refused(structure):
         Frame.read(made_up(structure, 0))
 
 
+@pytest.mark.parametrize(
+    ("structure", "packets"),
+    [
+        (b'[{"l": [{"x": 0}, {"x": 0}]}, []]', 1),
+        (b'[{"l": [' + b", ".join([b'{"x": 0}'] * 50_000) + b"]}, []]", 1),
+        (b'[{"x": 0}, []]', 2),
+        (b'[{"l": [{"x": 1}, {"x": 0}]}, []]', 2),
+        (b'[{"d": [["a", {"x": 0}], ["a", {"x": 1}]]}, []]', 2),
+    ],
+    ids=["twice", "often", "one is missing", "out of order", "under one key"],
+)
+def test_a_packet_stands_in_a_frame_once(structure, packets):
+    """It is decoded wherever it stands: a thousand times, it would take the memory of a thousand tensors."""
+    packet = torch.cat(PLAIN.encode(torch.ones(2)).parts())
+    entry = torch.frombuffer(bytearray(struct.pack("<QB", packet.numel(), 0)), dtype=torch.uint8)
+    message = torch.cat([made_up(structure, packets), *[entry, packet] * packets])
+    with pytest.raises(PacketError, match="in another order"):
+        Frame.read(message)
+
+
 def deep(levels):
     tree = 1
     for _ in range(levels - 1):

@@ -47,8 +47,9 @@ class Block(MayThrowDice):
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
         meta = from_bytes(sections[0], torch.int16).view(-1, 2)
-        kernels = kernels_for(meta.device)
-        return restored(kernels.blocks_decode(meta, sections[1], shape.numel(), self.bits, self.group), shape, dtype)
+        count, decode = shape.numel(), kernels_for(meta.device).blocks_decode
+        group = min(self.group, count)  # or a few elements would take the memory of a whole block
+        return restored(decode(meta, sections[1], count, self.bits, group), shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         count = shape.numel()

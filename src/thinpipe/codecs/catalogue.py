@@ -34,6 +34,8 @@ DEFAULT = "wave:4"
 
 _MOST_GROUP = 1 << 20
 _MOST_EXPANSION = 1 << 14
+_MOST_STAGES = 8
+"""Of a chain: each ``power`` or ``svd`` doubles the sections of what follows it."""
 
 
 class Kind(Enum):
@@ -190,6 +192,8 @@ def codec(spec: str | Codec) -> Codec:
     if isinstance(spec, Codec):
         return spec
     chain = parse(spec)
+    if len(chain.stages) > _MOST_STAGES:
+        chain.stages[_MOST_STAGES].name.wrong(f"a chain has at most {_MOST_STAGES} codecs, got {len(chain.stages)}")
     entries = [_entry(stage) for stage in chain.stages]
     for before, after, stage in zip(entries, entries[1:], chain.stages[1:], strict=False):
         if after.kind is Kind.BYTES and before.kind is Kind.BYTES:

@@ -86,7 +86,8 @@ class Wrapper(Coder):
 
     def chained(self, text: str) -> str:
         """Writes this coder's own text, and the next one's where there is more than the elements as they are."""
-        return text if str(self.inner) == "none" else f"{text}|{self.inner}"
+        inner = str(self.inner)
+        return text if inner == "none" else f"{text}|{inner}"
 
     def own_state(self) -> dict[str, Any]:
         """Returns what this coder itself remembers."""

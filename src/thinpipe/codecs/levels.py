@@ -57,7 +57,7 @@ class NormalFloat(Coder):
     def pack(self, x: Tensor) -> list[Tensor]:
         flat = x.reshape(-1).to(torch.float32)
         count = flat.numel()
-        rows = torch.nn.functional.pad(flat, (0, -count % self.group)).view(-1, self.group)
+        rows = self._rows(flat)
         peaks = rows.abs().amax(1)
         finite = torch.isfinite(peaks)
         # The upper half of a float32, rounded up so that no value exceeds its block's scale.
@@ -73,11 +73,15 @@ class NormalFloat(Coder):
         count = shape.numel()
         table = torch.tensor(NF4, device=scales.device)
         ratios = kernels_for(scales.device).lookup(sections[1], table, count, 4)
-        rows = torch.nn.functional.pad(ratios, (0, -count % self.group)).view(-1, self.group)
-        return restored((rows * scales[:, None]).reshape(-1)[:count], shape, dtype)
+        return restored((self._rows(ratios) * scales[:, None]).reshape(-1)[:count], shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return [2 * -(-shape.numel() // self.group), packed_size(shape.numel(), 4)]
+
+    def _rows(self, flat: Tensor) -> Tensor:
+        """Lays a flat tensor out in rows of a block each, the last one filled up; one of fewer elements is one row."""
+        group = min(self.group, flat.numel())
+        return torch.nn.functional.pad(flat, (0, -flat.numel() % group)).view(-1, group)
 
 
 class KMeans(Coder):

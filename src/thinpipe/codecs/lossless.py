@@ -16,6 +16,9 @@ LEVEL = 1
 
 _STORED, _COMPRESSED = 0, 1
 
+_LEAST_BLOCK, _MOST_OF_BLOCK = 4, 1 << 17
+"""Bytes of zstd's smallest block, and of the most that any block holds: no honest frame makes more of its bytes."""
+
 
 class Zstd(Wrapper):
     """Compresses each section, unless that makes it longer; one byte tells which.
@@ -85,7 +88,8 @@ def _decompressed(section: Tensor, size: int) -> Tensor:
         try:
             # The frame's own word for its length is checked first: it is what would be allocated.
             claimed = zstandard.get_frame_parameters(body.tobytes()).content_size
-            restored = zstandard.ZstdDecompressor().decompress(body, max_output_size=size) if claimed == size else b""
+            honest = claimed == size <= body.size // _LEAST_BLOCK * _MOST_OF_BLOCK
+            restored = zstandard.ZstdDecompressor().decompress(body, max_output_size=size) if honest else b""
         except zstandard.ZstdError as error:
             raise PacketError(f"a compressed section is damaged: {error}") from error
     else:

@@ -69,7 +69,8 @@ class Places:
             samples, channels, height, width = 1, 1, 1, shape.numel()
         tall, wide = _even(height, side), _even(width, side if last or height > 1 else side * side)
         need = -(-int(few) // max(1, samples * height * width))
-        enough = (n for n in range(need, 4 * need) if channels % n == 0 and channels // n * tall * wide >= _LEAST)
+        most = min(4 * need - 1, channels * tall * wide // _LEAST)
+        enough = (n for n in range(need, most + 1) if channels % n == 0)
         return cls(samples, channels, height, width, tall, wide, next(enough, 1), last)
 
     @property
@@ -128,7 +129,13 @@ class Places:
 
 
 def _even(size: int, most: int) -> int:
-    """Tells the size of as few equal parts as none is larger than ``most`` with, or of some more, if they are whole."""
+    """Chooses the size of parts, at most ``most``, that a size is cut into.
+
+    The largest divisor of the size, unless that makes twice as many parts as are needed, or more; then as few parts as
+    possible, of which the last is smaller. Divisors are looked for among the few sizes that a part may have: the size
+    itself may be what a stranger claims.
+    """
     fewest = max(1, -(-size // most))
-    parts = next((n for n in range(fewest, 2 * fewest) if size % n == 0), fewest)
-    return max(1, -(-size // parts))
+    least = size // (2 * fewest) + 1
+    whole = next((part for part in range(min(size, most), least - 1, -1) if size % part == 0), None)
+    return whole or max(1, -(-size // fewest))

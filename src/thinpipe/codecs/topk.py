@@ -1,4 +1,8 @@
-"""``topk:P``: the share P of the elements with the greatest magnitudes; all others are 0."""
+"""``topk:P``: the share P of the elements with the greatest magnitudes; all others are 0.
+
+A value that is not finite counts as the greatest. If nothing else was sent, there may be more of them than were sent:
+the others arrive as NaN then, not as 0, so that no overflow is hidden.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,13 @@ class Masked(Wrapper):
         if x.shape != self._shape:
             raise CodecError(f"a gradient of shape {tuple(x.shape)} for an activation of {tuple(self._shape)}")
         flat = x.permute(self._order).reshape(-1)
-        return self.inner.pack(flat[self._indices(flat.device)])
+        indices = self._indices(flat.device)
+        values = flat[indices]
+        if bool(kernels_for(flat.device, flat.dtype).extent(working(flat))[0].isnan()):
+            others = flat.index_fill(0, indices, 0.0)
+            if not bool(_finite(others).all()):
+                values = torch.full_like(values, torch.nan)  # what is not sent must not arrive as 0
+        return self.inner.pack(values)
 
     def _indices(self, device: torch.device) -> Tensor:
         """Finds the indices where the gradient is, which may be another device than the activation came from."""
@@ -128,8 +138,14 @@ def _written(share: float) -> str:
     return short if float(short) == share else repr(share)
 
 
+def _finite(values: Tensor) -> Tensor:
+    return torch.isfinite(working(values))
+
+
 def scattered(indices: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
-    """Puts values at their indices, and 0 everywhere else."""
-    flat = values.new_zeros(shape.numel())
+    """Puts values at their indices, and 0 everywhere else; or NaN, if none of the values is finite."""
+    # Nearly always the first one is finite, and nobody has to look at the others.
+    lost = not (bool(_finite(values[:1]).all()) or bool(_finite(values).any()))
+    flat = values.new_full((shape.numel(),), torch.nan) if lost else values.new_zeros(shape.numel())
     flat[indices] = values
     return flat.view(shape)

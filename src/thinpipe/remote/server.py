@@ -75,7 +75,8 @@ class Server:
         silence: seconds without a sign of life after which a connection counts as lost. Default: 15.
         metrics: a port of this machine for metrics in Prometheus' text. Default: none.
         codecs: the codecs that clients may use. Default: all.
-        max_message: the longest message to be accepted, in bytes: a micro-batch of activations. Default: 512 MiB.
+        max_message: the longest message to be accepted, in bytes: a micro-batch of activations. Its tensors, decoded,
+            may be as large, or 64 times the length of the message. Default: 512 MiB.
 
     Raises:
         AddressError: it cannot listen there.

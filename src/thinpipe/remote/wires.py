@@ -44,7 +44,7 @@ class Wires:
         crossings: the codecs of the cuts.
         chunks: how many messages a step has on each lane.
         device: of this half's stages.
-        most: the longest message to be accepted, in bytes.
+        most: the longest message to be accepted, in bytes; see ``Post`` for how large its tensors may be.
         turns: the queue at the device (default: nobody else computes there).
         tracer: told when what happened (default: nobody).
     """
@@ -82,7 +82,9 @@ class Wires:
                     incoming.append((way, partial(self._opened, lane, way.meter)))
         self._outgoing = [way for way, _ in outgoing]
         specs = frozenset(s for c in crossings.values() for s in (c.there.spec, c.back.spec) if s is not None)
-        self.post = PolitePost(outgoing, incoming, specs=specs, where=self.where, failed=self._broken, tracer=tracer)
+        self.post = PolitePost(
+            outgoing, incoming, specs=specs, where=self.where, failed=self._broken, most=most, tracer=tracer
+        )
         self.post.turns, self.post.chunks = turns, chunks
         self.post.times = GpuTimes(device) if device.type == "cuda" else None
         channel.when_broken(lambda error: self._broken(error, 1 - half))

@@ -164,6 +164,7 @@ def _structure(text: bytes, packets: list[Packet]) -> tuple[list[Any], TreeSpec,
     try:
         tree, wants = json.loads(text)
         leaves, spec = tree_flatten(_read(tree, packets, MOST_DEPTH))
+        _verify_all_there(leaves, packets)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError) as error:
         raise PacketError(f"a frame whose structure makes no sense: {error}") from error
     if not isinstance(wants, list) or len(wants) not in (0, len(leaves)):
@@ -200,6 +201,13 @@ def _read(tree: Any, packets: list[Packet], depth: int) -> Any:
     if kind == "d":
         return {_key(key): _read(x, packets, depth - 1) for key, x in value}
     raise ValueError(f"{kind!r} is nothing that travels")
+
+
+def _verify_all_there(leaves: list[Any], packets: list[Packet]) -> None:
+    """Refuses a nesting in which a packet is missing, or stands twice: each is decoded wherever it stands."""
+    found = [leaf for leaf in leaves if isinstance(leaf, Packet)]
+    if len(found) != len(packets) or any(a is not b for a, b in zip(found, packets, strict=True)):
+        raise ValueError(f"it holds {len(found)} tensors, or in another order, where {len(packets)} packets came")
 
 
 def _place(value: Any) -> int:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from thinpipe.trace import NO_TRACE, AnyTracer
 
 Item: TypeAlias = Parcel | Grads
 Pack: TypeAlias = Callable[[Any], Any]
+
+_EXPANSION = 64
+"""How many times its own length a message may take as tensors: more than codecs of ordinary tensors make of it."""
 
 
 class Sender(Protocol):
@@ -93,6 +96,14 @@ class Way:
         return self.name or f"rank {self.peer}"
 
 
+class _Due(NamedTuple):
+    """A gradient that is to come: its codec, and the type and shape of the activation that it is for."""
+
+    codec: Codec | None
+    dtype: torch.dtype
+    shape: torch.Size
+
+
 class Post:
     """Delivers parcels between the stages of one rank and of all others.
 
@@ -102,6 +113,8 @@ class Post:
         specs: the codecs that may be met; any other is refused.
         where: told what the rank waits for.
         failed: told what went wrong in a thread, and the rank at the other end of its way.
+        most: how many bytes the activations of a message may take as tensors, if that is more than 64 times the
+            message's own length (default: any number; what is sent by whoever is trusted is limited by its codecs).
         tracer: told when what happened.
     """
 
@@ -113,9 +126,11 @@ class Post:
         specs: frozenset[str],
         where: Whereabouts,
         failed: Callable[[BaseException, int], None],
+        most: int | None = None,
         tracer: AnyTracer = NO_TRACE,
     ) -> None:
         self.tracer = tracer
+        self._most = most
         self.stalled = 0.0
         self.step = 0
         self._inbox: LocalLink[Item] = LocalLink()
@@ -123,8 +138,8 @@ class Post:
         self._outgoing = outgoing
         self._meters = {(way.edge, way.cargo): way.meter for way, _ in incoming}
         self._codecs: dict[str, Codec] = {spec: codec(spec) for spec in specs | {"none"}}
-        # The codecs of gradients that are to come, for the activations that were sent.
-        self._expected: dict[Hashable, list[Codec | None]] = {}
+        # The gradients that are to come, for the activations that were sent.
+        self._expected: dict[Hashable, list[_Due | None]] = {}
         self._todo: dict[tuple[Edge, Cargo], queue.SimpleQueue[Any]] = {}
         self._held: list[tuple[queue.SimpleQueue[Any], Any]] = []
         self._idle = threading.Condition()
@@ -282,7 +297,7 @@ class Post:
         def packed() -> list[Any]:
             leaves = (pack(item) if pack is not None else item).leaves
             if isinstance(item, Parcel) and any(item.wants_grad):
-                self._expected[step, way.edge, i] = [way.crossing.grad_codec(k, x) for k, x in enumerate(leaves)]
+                self._expected[step, way.edge, i] = [_due(way.crossing, k, x) for k, x in enumerate(leaves)]
             return [_packet(x, self._codecs["none"]) for x in leaves]
 
         def on_host(leaves: list[Any]) -> list[Any]:
@@ -301,10 +316,13 @@ class Post:
         began = time.perf_counter()
         frame = Frame.read(message)
         self._verify(way, frame)
+        raw = _raw_bytes(frame)
+        if way.cargo is Cargo.ACTIVATION and self._most is not None:
+            _verify_size(raw, message.numel(), self._most)
         item = self._opened(way, stager, frame)
         come_true(item.ready)
         done = time.perf_counter()
-        way.meter.count(raw=_raw_bytes(frame), decode=done - began)
+        way.meter.count(raw=raw, decode=done - began)
         self.tracer.add("decode", _action(way, frame.micro), began, done, step=frame.step)
         self._inbox.send((frame.step, Address(way.edge, frame.micro, way.cargo)), item)
 
@@ -322,10 +340,10 @@ class Post:
                 leaves = [self._activation(x, stager) for x in frame.leaves]
             else:
                 key = (frame.step, way.edge, frame.micro)
-                codecs = self._expected.pop(key, None)
-                if codecs is None or len(codecs) != len(frame.leaves):
+                due = self._expected.pop(key, None)
+                if due is None or len(due) != len(frame.leaves):
                     raise PacketError(f"{way.other_end} sent a gradient that was not expected: {key}")
-                leaves = [self._gradient(x, c, stager) for x, c in zip(frame.leaves, codecs, strict=True)]
+                leaves = [self._gradient(way, *pair, stager) for pair in zip(frame.leaves, due, strict=True)]
             ready = stager.mark()
         if way.cargo is Cargo.GRADIENT:
             return Grads(leaves, ready)
@@ -342,11 +360,14 @@ class Post:
         value = chosen.decode(packet, consume=leaf.spec == "none")
         return value if leaf.spec == "none" else Coded(packet, chosen, value)
 
-    def _gradient(self, leaf: Any, chosen: Codec | None, stager: Stager) -> Tensor | None:
+    def _gradient(self, way: Way, leaf: Any, due: _Due | None, stager: Stager) -> Tensor | None:
         if not isinstance(leaf, Packet):
             return None
+        if due is None or (leaf.dtype, leaf.shape) != (due.dtype, due.shape):
+            wanted = "no tensor" if due is None else f"an activation of {due.dtype} {tuple(due.shape)}"
+            raise PacketError(f"{way.other_end} sent a gradient of {leaf.dtype} {tuple(leaf.shape)} for {wanted}")
         packet = stager.from_host(leaf)
-        codec = chosen if chosen is not None and leaf.spec != "none" else self._codecs["none"]
+        codec = due.codec if due.codec is not None and leaf.spec != "none" else self._codecs["none"]
         return codec.decode(packet, consume=True)
 
 
@@ -363,6 +384,27 @@ def _packet(leaf: Any, plain: Codec) -> Any:
     if isinstance(leaf, Coded):
         return leaf.packet
     return plain.encode(leaf) if isinstance(leaf, Tensor) else leaf
+
+
+def _due(crossing: Crossing, number: int, leaf: Any) -> _Due | None:
+    """Tells what gradient is to come for a leaf that was sent; None for what is no tensor."""
+    tensor = leaf.packet if isinstance(leaf, Coded) else leaf
+    if not isinstance(tensor, Packet | Tensor):
+        return None
+    return _Due(crossing.grad_codec(number, leaf), tensor.dtype, tensor.shape)
+
+
+def _verify_size(raw: int, length: int, most: int) -> None:
+    """Refuses a message that would take more memory than an honest one has reason to.
+
+    Raises:
+        PacketError: it would.
+    """
+    if raw > max(most, _EXPANSION * length):
+        raise PacketError(
+            f"a message of {length} bytes holds tensors of {raw} bytes; this end takes {most} bytes (max_message), or "
+            f"{_EXPANSION} times the message; send smaller micro-batches"
+        )
 
 
 def _values(item: Item) -> list[Any]:

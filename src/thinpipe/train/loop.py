@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from thinpipe.errors import RolledBackError
 from thinpipe.train.ahead import Ahead
 from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Log, StepLine
@@ -74,12 +75,15 @@ class Loop:
             # steps, and they are taken again, with the same samples.
             step = trainer.committed
             self.log.rewind(step)
-            if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
-                self._evaluate(trainer, step)
-            if step >= self.total:
-                trainer.save()
-                return True
-            self._step(trainer, step, ahead)
+            try:
+                if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
+                    self._evaluate(trainer, step)
+                if step >= self.total:
+                    trainer.save()
+                    return True
+                self._step(trainer, step, ahead)
+            except RolledBackError:
+                continue
         trainer.save()
         return False
 

@@ -116,7 +116,16 @@ class DiskError(CheckpointError):
 
 
 class FolderError(CheckpointError):
-    """A folder that cannot be written at all, or that another process uses."""
+    """A folder that cannot be written at all, or that another process uses.
+
+    Args:
+        text: which, and what to do.
+        is_busy: whether another process uses it.
+    """
+
+    def __init__(self, text: str, *, is_busy: bool = False) -> None:
+        super().__init__(text)
+        self.is_busy = is_busy
 
 
 class RolledBackError(ThinpipeError, RuntimeError):

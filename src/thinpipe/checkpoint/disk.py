@@ -172,7 +172,7 @@ class FolderLock:
     _number: int | None = None
 
     def __init__(self, folder: Path, advice: str) -> None:
-        self._path = folder / _LOCK
+        self._path, self._made = folder / _LOCK, not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._number = self._locked(advice)
@@ -185,11 +185,13 @@ class FolderLock:
             raise FolderError(f"{folder} cannot be written: {error.strerror or error}; {advice}") from error
 
     def release(self) -> None:
-        """Lets others have the folder; safe to call twice."""
+        """Lets others have the folder, and removes one that it has made and nobody has used; safe to call twice."""
         number, self._number = self._number, None
         if number is not None:
             with suppress(OSError):
                 self._path.unlink()
+                if self._made:
+                    self._path.parent.rmdir()
             os.close(number)  # and with it the lock, as when the process is killed
 
     def _locked(self, advice: str) -> int:
@@ -198,7 +200,10 @@ class FolderLock:
             try:
                 if not _flock(number):
                     owner = os.read(number, 20).decode(errors="replace").strip() or "unknown"
-                    raise FolderError(f"another process (pid {owner}) uses {self._path.parent}; end it, or {advice}")
+                    who = "this" if owner == str(os.getpid()) else "another"
+                    raise FolderError(
+                        f"{who} process (pid {owner}) uses {self._path.parent} already; {advice}", is_busy=True
+                    )
                 # Whoever had it before may have removed the file meanwhile, and somebody else made another.
                 if self._path.exists() and os.path.samestat(os.fstat(number), self._path.stat()):
                     os.truncate(number, 0)

@@ -172,10 +172,10 @@ class Store:
                 flush(self._folder)
             except Exception as error:
                 shutil.rmtree(written, ignore_errors=True)  # the disk may be full
-                with suppress(OSError):
-                    self._folder.rmdir()  # if this was to be the first
                 text = f"step {snapshot.step} could not be saved in {self._folder}"
                 if reason := reason_of(error):
+                    with suppress(OSError):
+                        self._folder.rmdir()  # if this was to be the first
                     raise DiskError(f"{text}: {reason}", reason) from error
                 raise CheckpointError(f"{text}: {type(error).__name__}: {error}") from error
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe import checkpoint
+from thinpipe.checkpoint.disk import until_written
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.compiled import compiled
@@ -81,9 +82,12 @@ class Local:
     def save(self) -> None:
         """Saves a state, unless the last one is of the same step."""
         if self._saved != self.committed:
-            with self._due.saving():
-                checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
+            until_written(f"step {self.committed}", self._write)
             self._saved = self.committed
+
+    def _write(self) -> None:
+        with self._due.saving():
+            checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
 
     def close(self) -> None:
         """Has nothing to end."""

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from thinpipe import checkpoint
 from thinpipe.bottleneck import decay
+from thinpipe.checkpoint.disk import until_written
 from thinpipe.links import Throttle
 from thinpipe.runtime.crossing import CodecChoice
 from thinpipe.runtime.pipeline import Pipeline
@@ -26,6 +27,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, rank_sides
 from thinpipe.train.step_costs import RankCost, ranks_cost
 from thinpipe.train.stop import SharedStop
+from thinpipe.train.together import said_by
 from thinpipe.train.updates import set_lr
 
 
@@ -129,8 +131,12 @@ class Ranks:
     def save(self) -> None:
         """Saves a state with all ranks, unless the last one is of the same step."""
         if self._saved != self.committed:
-            checkpoint.save(self._folder, self._pipeline, self._optimizer, step=self.committed, keep=2)
+            # All ranks hear of a full disk, and wait together.
+            until_written(f"step {self.committed}", self._write, said_by(self._pipeline.rank))
             self._saved = self.committed
+
+    def _write(self) -> None:
+        checkpoint.save(self._folder, self._pipeline, self._optimizer, step=self.committed, keep=2)
 
     def close(self) -> None:
         """Ends the pipeline, and writes the trace."""

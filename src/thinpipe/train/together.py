@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import torch.distributed as dist
 from thinpipe.train.log import EvaluationLine, Line, Log, Origin, RunFolder, StepLine
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.settings import Settings
+
+_log = logging.getLogger("thinpipe")
 
 
 class ToldElsewhere(RecipeError):
@@ -75,6 +79,11 @@ class SilentLog(Log):
     def add(self, line: Line) -> None:
         """Remembers what kind of line it was."""
         self._evaluated = isinstance(line, EvaluationLine)
+
+
+def said_by(rank: int) -> Callable[[str], None]:
+    """Has rank 0 alone say what all ranks know."""
+    return _log.debug if rank else _log.warning
 
 
 class Nobody:

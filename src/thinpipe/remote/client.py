@@ -630,14 +630,15 @@ class Client(nn.Module):
                 f"the server's middle returns {welcome.outputs}, which the last part here does not take: {error}"
             ) from error
 
-    @staticmethod
-    def _goodbye(channel: Channel) -> list[str]:
+    def _goodbye(self, channel: Channel) -> list[str]:
         """Waits until the server has saved as well; it sends what it recorded on the way."""
         pieces: list[str] = []
         while True:
             word, value = channel.hear(_GOODBYE)
             if word == SPANS and isinstance(value, str):
                 pieces.append(value)
+            elif word == SAVED:
+                self._past.theirs(step_of(value))
             elif word == FAILED:
                 raise PeerError(f"{channel.peer} could not save: {value!s:.2000}")
             elif word == REFUSED:

@@ -56,7 +56,7 @@ def complete(folder: Path) -> list[Path]:
     last = next((path for path in found if path.name == name), None)
     if last is None:
         if found:
-            _log.warning("%s names no checkpoint that is there; the last one is %s", pointer, found[0].name)
+            _log.warning("%s names %.100r, which is not there as a whole; the last is %s", pointer, name, found[0].name)
         return found
     # What has a higher number belongs to a future that was given up.
     return [last, *(path for path in found if path != last and step_of(path) <= step_of(last))]

@@ -1,13 +1,14 @@
 """What a run saves: a damaged file costs some steps, a full disk costs time, and neither costs a run."""
 
 import json
+import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from typer.testing import CliRunner
@@ -94,11 +95,23 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@contextmanager
+def begun(command):
+    """A process with as many threads as this one, or sums would have other last bits."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_a_run_on_a_full_disk_waits_and_goes_on_when_there_is_room(whole, small_disk, caplog):
     straight, words = whole
     command = [sys.executable, "-m", "thinpipe", "train", *map(str, words), "--run", str(small_disk / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
+    with begun(command) as process:
         log = small_disk / "run" / "log.jsonl"
         until = time.monotonic() + 60
         while not log.exists() or log.read_text().count("\n") < 3:
@@ -118,8 +131,6 @@ def test_a_run_on_a_full_disk_waits_and_goes_on_when_there_is_room(whole, small_
         _, rest = process.communicate(timeout=100)
         assert process.returncode == 0, said + rest
         assert "Traceback" not in said + rest
-    finally:
-        process.kill()
     assert losses(small_disk / "run") == losses(straight)
     assert not [path for path in (small_disk / "run").rglob("*") if path.name.startswith((".saving", ".unfinished"))]
 
@@ -135,11 +146,9 @@ app(["train", *sys.argv[1:]])
 
 
 def test_a_run_that_may_not_write_large_files_waits_until_it_may(whole, tmp_path):
-    assert resource.RLIMIT_FSIZE
     straight, words = whole
     command = [sys.executable, "-c", _SMALL_FILES, *map(str, words), "--run", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
+    with begun(command) as process:
         said = ""
         while "waiting, trying again" not in said:
             said += (line := process.stderr.readline())
@@ -148,8 +157,6 @@ def test_a_run_that_may_not_write_large_files_waits_until_it_may(whole, tmp_path
         process.send_signal(signal.SIGUSR1)
         _, rest = process.communicate(timeout=100)
         assert process.returncode == 0 and "Traceback" not in said + rest, said + rest
-    finally:
-        process.kill()
     assert losses(tmp_path / "run") == losses(straight)
 
 

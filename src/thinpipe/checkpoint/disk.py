@@ -174,8 +174,10 @@ class FolderLock:
     def __init__(self, folder: Path, advice: str) -> None:
         self._path, self._made = folder / _LOCK, not folder.exists()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._number = self._locked(advice)
+            while self._number is None:
+                folder.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # whoever had it before may be removing it, empty, this moment
+                    self._number = self._locked(advice)
             with tempfile.TemporaryFile(dir=folder) as probe:
                 probe.write(bytes(1))
         except OSError as error:
@@ -194,25 +196,25 @@ class FolderLock:
                     self._path.parent.rmdir()
             os.close(number)  # and with it the lock, as when the process is killed
 
-    def _locked(self, advice: str) -> int:
-        while True:
-            number = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                if not _flock(number):
-                    owner = os.read(number, 20).decode(errors="replace").strip() or "unknown"
-                    who = "this" if owner == str(os.getpid()) else "another"
-                    raise FolderError(
-                        f"{who} process (pid {owner}) uses {self._path.parent} already; {advice}", is_busy=True
-                    )
-                # Whoever had it before may have removed the file meanwhile, and somebody else made another.
-                if self._path.exists() and os.path.samestat(os.fstat(number), self._path.stat()):
-                    os.truncate(number, 0)
-                    os.write(number, f"{os.getpid()}\n".encode())
-                    return number
-            except BaseException:
-                os.close(number)
-                raise
+    def _locked(self, advice: str) -> int | None:
+        """Opens and locks the file; None if somebody has removed it meanwhile."""
+        number = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _flock(number):
+                owner = os.read(number, 20).decode(errors="replace").strip() or "unknown"
+                who = "this" if owner == str(os.getpid()) else "another"
+                raise FolderError(
+                    f"{who} process (pid {owner}) uses {self._path.parent} already; {advice}", is_busy=True
+                )
+            if os.path.samestat(os.fstat(number), self._path.stat()):
+                os.truncate(number, 0)
+                os.write(number, f"{os.getpid()}\n".encode())
+                return number
+        except BaseException:
             os.close(number)
+            raise
+        os.close(number)
+        return None
 
 
 def _flock(number: int) -> bool:

@@ -83,11 +83,11 @@ def test_a_damaged_line_of_the_log_is_left_out_when_a_run_is_resumed(whole, tmp_
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a disk of two megabytes."""
+    """A folder on a disk of eight megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], capture_output=True, check=False
     )
     if made.returncode:
         pytest.skip("nobody may mount a small disk here")
@@ -119,7 +119,7 @@ def test_a_run_on_a_full_disk_waits_and_goes_on_when_there_is_room(whole, small_
             time.sleep(0.01)
         filling = small_disk / "filling"
         with pytest.raises(OSError, match="No space left"):
-            filling.write_bytes(bytes(2**22))
+            filling.write_bytes(bytes(2**24))
         said = ""
         while "waiting, trying again" not in said:
             said += (line := process.stderr.readline())
@@ -166,7 +166,7 @@ def test_a_line_of_the_log_is_written_whole_or_not_at_all(small_disk, monkeypatc
     log = folder.log(0)
     filling = small_disk / "filling"
     with pytest.raises(OSError, match="No space left"):
-        filling.write_bytes(bytes(2**22))
+        filling.write_bytes(bytes(2**24))
     lines = [StepLine(step=step, epoch=0, rows=8, loss=1.0, seconds=0.1) for step in range(200)]
     adding = threading.Thread(target=lambda: [log.add(line) for line in lines])
     adding.start()

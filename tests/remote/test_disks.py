@@ -20,9 +20,10 @@ from remote.lives import Life, free_port, serve
 from remote.models import batch, offer
 from remote.strangers import client_of, states, verify_same_states
 from thinpipe.checkpoint import disk
-from thinpipe.errors import BusyError, FolderError
+from thinpipe.errors import BusyError, CheckpointError, DamagedError, DiskError, FolderError
 from thinpipe.remote.saved import Store
 from thinpipe.remote.server import Server
+from thinpipe.remote.troubles import reason_for_others
 
 OPTIONS = {"chunks": 2, "every": 5, "codec": "ef(block:4)", "offer": "dropping"}
 WAITING = "no space left on its disk; waiting, trying again every 10 s"
@@ -342,3 +343,18 @@ def test_until_written_passes_on_what_is_not_the_disks_fault(caplog):
         "this client cannot save step 1: its disk is read-only; waiting, trying again every 10 s",
         "this client has saved step 1, and goes on",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (DiskError("step 5 could not be saved in /srv/a/b: full", "no space left"), "no space left"),
+        (DamagedError("/srv/a/step-00000005 is damaged", "a file is missing"), "a file is missing"),
+        (CheckpointError("/srv/a/manifest.json is of format 7"), "manifest.json is of format 7"),
+        (FileNotFoundError(2, "Not there", "/home/bob/x.txt"), "FileNotFoundError: [Errno 2] Not there: 'x.txt'"),
+        (RuntimeError("wave:4/32 at 10 kbit/s"), "RuntimeError: wave:4/32 at 10 kbit/s"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_folders_of_a_server_are_not_told_to_its_clients(error, told):
+    assert reason_for_others(error) == told

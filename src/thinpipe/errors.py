@@ -93,6 +93,49 @@ class CheckpointError(ThinpipeError, RuntimeError):
     """A checkpoint that could not be written or found, is damaged, or is of another model."""
 
 
+class DamagedError(CheckpointError):
+    """Saved files that are not what was written: cut short, changed, or gone.
+
+    Args:
+        text: what is damaged, with its folder.
+        reason: the same without its folder, for the other side of a network.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class DiskError(CheckpointError):
+    """A state that a disk does not take now, because it is full for instance; it may be tried again.
+
+    Args:
+        text: what could not be written, with its folder.
+        reason: why, without its folder, for the other side of a network.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class FolderError(CheckpointError):
+    """A folder that cannot be written at all, or that another process uses.
+
+    Args:
+        text: which, and what to do.
+        is_busy: whether another process uses it.
+    """
+
+    def __init__(self, text: str, *, is_busy: bool = False) -> None:
+        super().__init__(text)
+        self.is_busy = is_busy
+
+
+class RolledBackError(ThinpipeError, RuntimeError):
+    """Client and server went back to a step before the batches that this process has; ``committed`` says to which."""
+
+
 class KeyFileError(ThinpipeError, ValueError):
     """A key that is none, or a file of keys that is damaged, in the way, or open to others."""
 

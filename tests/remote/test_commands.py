@@ -159,7 +159,12 @@ def test_a_killed_server_and_a_stopped_client_go_on_as_if_nothing_had_happened(t
     assert len(steps) == 23 * epochs and steps[:92] == expected[0] and accuracies[:4] == expected[1]
 
 
-def test_an_owners_module_is_offered_by_its_place(tmp_path):
+@pytest.mark.parametrize(
+    ("recipes", "offered"),
+    [((), "mine"), (("digits",), "digits, mine"), (("all",), f"{', '.join(RECIPES)}, mine")],
+    ids=["alone", "beside one", "beside all"],
+)
+def test_an_owners_module_is_offered_by_its_place_and_beside_it_the_recipes_that_are_named(tmp_path, recipes, offered):
     source = (
         "import torch\nfrom torch import nn\nfrom thinpipe.remote.offer import Offer\n"
         "def middle():\n"
@@ -176,10 +181,11 @@ def test_an_owners_module_is_offered_by_its_place(tmp_path):
         "127.0.0.1:0",
         "--offer",
         "mine=mine:middle",
+        *(word for name in recipes for word in ("--recipe", name)),
     ]
     process = subprocess.Popen(command, env=ENVIRONMENT, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout.readline() == f"offers {', '.join(RECIPES)}, mine\n"
+        assert process.stdout.readline() == f"offers {offered}\n"
         assert "this machine only" in process.stdout.readline()
     finally:
         process.send_signal(signal.SIGINT)
@@ -211,6 +217,7 @@ def test_a_client_that_nobody_knows_and_a_recipe_that_is_not_offered_are_told_so
         (("--offer", "mine"), "write name=package.module:factory"),
         (("--listen", "0.0.0.0:0"), "key"),
         (("--listen", "nonsense"), "nonsense"),
+        (("--listen", "127.0.0.1:0", "--folder", "/proc/none"), "/proc/none cannot be written"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

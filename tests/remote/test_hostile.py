@@ -190,8 +190,11 @@ def nested(depth):
         ([("hello", None)], "a hello has at, bandwidth"),
         ([("hello", [1, 2])], "a hello has at, bandwidth"),
         ([("hello", hello_of() | {"surprise": 1})], "a hello has at, bandwidth"),
-        ([("hello", hello_of(protocol=2))], "the protocol here is 1, that of the other end 2"),
-        ([("hello", hello_of(protocol=[9] * 10_000))], "the protocol here is 1"),
+        (
+            [("hello", hello_of(protocol=1))],
+            "the protocol here is 2, that of the other end 1; install one version of thinpipe",
+        ),
+        ([("hello", hello_of(protocol=[9] * 10_000))], "the protocol here is 2"),
         ([("hello", hello_of(version="0.0.1"))], "'0.0.1' at the client"),
         ([("hello", hello_of(version=7))], "a hello that makes no sense"),
         ([("hello", hello_of(offer="money"))], "'money' is not offered: there are middle, wider"),

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from torch import nn
 
-from thinpipe.errors import CheckpointError
+from thinpipe.errors import CheckpointError, DamagedError, DiskError
 from thinpipe.remote.saved import Snapshot, Store, put_back, taken
 
 KILLED = 25
@@ -268,18 +268,29 @@ def test_a_note_is_replaced_as_a_whole(store):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100000, "\x00"])
-def test_a_damaged_note_is_an_error(content, store, tmp_path):
-    store.write_note({})
+def test_a_damaged_note_is_read_from_its_copy_and_two_are_an_error(content, store, tmp_path):
+    store.write_note({"session": "abc"})
     (tmp_path / "store" / "session.json").write_text(content)
-    with pytest.raises(CheckpointError):
+    assert store.read_note() == {"session": "abc"}
+    (tmp_path / "store" / "session.json.copy").write_text(content)
+    with pytest.raises(DamagedError, match=r"session\.json is damaged, and so is its copy"):
         store.read_note()
+
+
+def test_a_note_with_another_letter_is_damaged_and_an_old_one_without_a_checksum_is_not(store, tmp_path):
+    store.write_note({"session": "abc"})
+    path = tmp_path / "store" / "session.json"
+    path.write_text(path.read_text().replace("abc", "abd"))
+    assert store.read_note() == {"session": "abc"}
+    path.write_text('{"session": "old"}')
+    assert store.read_note() == {"session": "old"}
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(CheckpointError, match="step 1 could not be saved"):
+    with pytest.raises(DiskError, match="step 1 could not be saved"):
         Store(tmp_path / "store").save(small(1))
-    with pytest.raises(CheckpointError, match="could not be written"):
+    with pytest.raises(DiskError, match="could not be written"):
         Store(tmp_path / "store").write_note({})
 
 
@@ -347,7 +358,7 @@ def test_damage_of_any_kind_is_an_error(tmp_path_factory, file, place, how):
     else:
         content[at] = 0 if content[at] else 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(DamagedError):
         store.load(7)
     shutil.rmtree(folder)
 
@@ -356,8 +367,23 @@ def test_damage_of_any_kind_is_an_error(tmp_path_factory, file, place, how):
 def test_a_file_that_is_gone_is_an_error(file, store, tmp_path):
     store.save(small(7))
     (tmp_path / "store" / "step-00000007" / file).unlink()
-    with pytest.raises(CheckpointError):
+    with pytest.raises(DamagedError, match=f"{file} is missing"):
         store.load(7)
+    store.set_aside(7)
+    assert store.steps() == []
+    store.save(small(7))
+    assert is_whole(store.load(7))
+
+
+def test_a_damaged_step_is_kept_beside_the_others_until_a_later_one_is_forgotten(store, tmp_path):
+    for step in (10, 20, 30):
+        store.save(small(step))
+    store.set_aside(20)
+    assert store.steps() == [10, 30]
+    store.forget_before(20)
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["damaged-00000020", "step-00000030"]
+    store.forget_before(30)
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["step-00000030"]
 
 
 def test_a_step_under_another_name_is_an_error(store, tmp_path):

@@ -15,7 +15,7 @@ from pipeline_checkpoint_cases import data_of, deep, one_device
 from torch import nn
 
 from thinpipe import checkpoint
-from thinpipe.errors import CheckpointError
+from thinpipe.errors import CheckpointError, DamagedError
 
 EXACT = 1e-12
 ROOT = Path(__file__).parents[2]
@@ -231,6 +231,14 @@ def test_an_optimizer_of_other_weights_is_refused(tmp_path):
         checkpoint.load(tmp_path, model, torch.optim.SGD(model[0].parameters(), lr=0.1))
 
 
+def change_manifest(path, change):
+    """Changes a manifest as somebody who knows of checksums would, or as an older version wrote it: without them."""
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    del manifest["digest"], manifest["files"]
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -246,9 +254,7 @@ def test_an_optimizer_of_other_weights_is_refused(tmp_path):
 )
 def test_a_damaged_or_hostile_manifest_is_refused(tmp_path, damage, text):
     path = checkpoint.save(tmp_path, *one_device("deep", 1), step=1)
-    manifest = json.loads((path / "manifest.json").read_bytes())
-    damage(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    change_manifest(path, damage)
     with pytest.raises(CheckpointError, match=text):
         checkpoint.load(tmp_path, fresh())
 
@@ -263,9 +269,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path):
 def test_a_tensor_that_its_file_cannot_hold_is_given_no_memory(tmp_path):
     model, optimizer = one_device("deep", 1)
     path = checkpoint.save(tmp_path, model, optimizer, step=1)
-    manifest = json.loads((path / "manifest.json").read_bytes())
-    next(iter(manifest["optimizer"]["tensors"].values()))["shape"] = [2**40]
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    change_manifest(path, lambda it: next(iter(it["optimizer"]["tensors"].values())).update(shape=[2**40]))
     with pytest.raises(CheckpointError, match="cannot hold"):
         checkpoint.load(tmp_path, model, optimizer)
 
@@ -273,9 +277,83 @@ def test_a_tensor_that_its_file_cannot_hold_is_given_no_memory(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", '{"own": 3}', '{"own": {"tensors": {}, "plain": {}}}'])
 def test_a_damaged_part_of_one_rank_is_refused(tmp_path, text):
     path = checkpoint.save(tmp_path, fresh(), step=1)
+    change_manifest(path, lambda manifest: None)
     (path / "ranks" / "00000.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"00000\.json is damaged"):
         checkpoint.load(tmp_path, fresh())
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def damaged(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "gone":
+        path.unlink()
+        return
+    if how == "flip":
+        content[len(content) // 2] ^= 1
+    path.write_bytes({"cut": content[: len(content) // 2], "empty": b""}.get(how, bytes(content)))
+
+
+FILES = ("manifest.json", "model/00000.safetensors", "optimizer/00000.safetensors", "ranks/00000.json")
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "empty", "gone"])
+@pytest.mark.parametrize("file", [*FILES, "ranks/00000.safetensors"])
+def test_the_checkpoint_before_a_damaged_one_is_loaded_and_training_ends_as_it_would_have(tmp_path, caplog, file, how):
+    model, optimizer = one_device("deep", 2)
+    checkpoint.save(tmp_path, model, optimizer, step=2, keep=2)
+    model, optimizer = one_device("deep", 3)
+    damaged(checkpoint.save(tmp_path, model, optimizer, step=3, keep=2) / file, how)
+    model, optimizer = one_device("deep", 0, model=fresh())
+    loaded = checkpoint.load(tmp_path, model, optimizer)
+    assert loaded.step == 2
+    assert "step-00000003" in caplog.text
+    if (file, how) != ("manifest.json", "gone"):  # what is without one counts as removed
+        assert "is damaged: " in caplog.text and "going on from step 2, 1 steps are repeated" in caplog.text
+    optimizer.zero_grad()
+    x, y = data_of("deep", 2)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    # Saved again, it is not counted among those that are kept.
+    checkpoint.save(tmp_path, model, optimizer, step=3, keep=2)
+    assert {checkpoint.load(tmp_path, fresh(), before=each).step for each in (None, 3)} == {2, 3}
+    goes_on(model, optimizer, "deep")
+    assert difference(model.state_dict(), one_device("deep", 6)[0].state_dict()) < EXACT
+
+
+@pytest.mark.parametrize("text", [None, "", "step-00000009", "\x00"])
+def test_a_damaged_pointer_to_the_last_checkpoint_costs_nothing(tmp_path, text):
+    model, optimizer = one_device("deep", 2)
+    for step in (1, 2):
+        checkpoint.save(tmp_path, model, optimizer, step=step)
+    (tmp_path / "latest").unlink() if text is None else (tmp_path / "latest").write_text(text)
+    assert checkpoint.load(tmp_path, fresh()).step == 2
+
+
+def test_without_one_before_it_a_damaged_checkpoint_changes_nothing_and_says_what_to_do(tmp_path):
+    model, optimizer = one_device("deep", 1)
+    path = checkpoint.save(tmp_path, model, optimizer, step=1)
+    damaged(path / "optimizer" / "00000.safetensors", "flip")
+    other, own = one_device("deep", 0, model=fresh())
+    with pytest.raises(DamagedError, match=r"the checksum of 00000\.safetensors is wrong.*bring one back from a copy"):
+        checkpoint.load(tmp_path, other, own)
+    assert all(value.eq(0).all() for value in other.parameters())
+    assert checkpoint.load(tmp_path, other).step == 1, "who does not need the optimizer does not miss it"
+
+
+@pytest.mark.parametrize("file", ["model/00001.safetensors", "ranks/00001.safetensors", "ranks/00000.json"])
+def test_all_ranks_fall_back_together_and_bit_for_bit(pool, tmp_path, file):
+    options = {"kind": "dropout", "codec": "ef(topk:0.5)", "grad_codec": "ef(block:4,sr)"}
+    again = {"loads": True, "spoiled": True, **options}
+    expected = pool.run("straight", 2, **options)
+    pool.run("saved", 2, folder=str(tmp_path), upto=3, **options)
+    pool.run("saved", 2, folder=str(tmp_path), upto=5, **again)
+    damaged(tmp_path / "step-00000005" / file, "flip")
+    found = pool.run("saved", 2, folder=str(tmp_path), upto=6, **again)
+    assert states(found) == expected
+    assert "going on from step 3, 2 steps are repeated" in found[0]["logged"] and not found[1]["logged"]
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------

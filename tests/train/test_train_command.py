@@ -154,7 +154,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     before = (tmp_path / "run/log.jsonl").read_bytes()
     with RunFolder(tmp_path / "run").owned():
         result = run("digits", "--run", tmp_path / "run", "--resume", "--epochs", 2)
-    assert result.exit_code == 1 and "another process trains in" in result.output
+    assert result.exit_code == 1 and f"(pid {os.getpid()}) uses {tmp_path / 'run'} already" in result.output
     assert (tmp_path / "run/log.jsonl").read_bytes() == before
     assert run("digits", "--run", tmp_path / "run", "--resume", "--epochs", 2).exit_code == 0
 

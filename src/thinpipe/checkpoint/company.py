@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from thinpipe.errors import ArgumentError, CheckpointError, ThinpipeError
+from thinpipe.checkpoint.disk import reason_of
+from thinpipe.errors import ArgumentError, CheckpointError, DiskError, ThinpipeError
 from thinpipe.runtime.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -39,10 +40,16 @@ class Company:
         """How the model is spread; None in one process."""
         return None if self.pipeline is None else self.pipeline.layout
 
-    def together(self, what: str, do: Callable[[], T]) -> list[T]:
+    def together(self, what: str, do: Callable[[], T], *, writes: bool = False) -> list[T]:
         """Has everybody do something, and returns what came of it for each, as plain values.
 
+        Args:
+            what: is done, for people.
+            do: does it.
+            writes: whether it writes, so that a disk may be full (default: no).
+
         Raises:
+            DiskError: a disk did not take it, and nobody had another trouble; everybody raises it.
             CheckpointError: somebody could not; everybody raises it, and the pipeline goes on.
         """
         value: Any = None
@@ -52,15 +59,20 @@ class Company:
         except Exception as error:
             failed = error
         said = None if failed is None else _said(failed)
-        told = [[value, said]] if self.pipeline is None else self.pipeline.gather(what, [value, said])
-        faults = {rank: text for rank, (_, text) in enumerate(told) if text is not None}
-        if failed is not None and not isinstance(failed, ThinpipeError | OSError):
+        reason = None if failed is None or not writes else reason_of(failed)
+        own = [value, said, reason]
+        told = [own] if self.pipeline is None else self.pipeline.gather(what, own)
+        faults = {rank: text for rank, (_, text, _) in enumerate(told) if text is not None}
+        full = [why for _, _, why in told if why is not None]
+        if failed is not None and reason is None and not isinstance(failed, ThinpipeError | OSError):
             raise failed
         if faults:
             rank, text = next(iter(faults.items())) if failed is None else (self.rank, said)
             who = "" if self.pipeline is None else f"rank {rank} could not {what}: "
+            if len(full) == len(faults):
+                raise DiskError(f"{who}{text}", full[0]) from failed
             raise CheckpointError(f"{who}{text}") from failed
-        return [value for value, _ in told]
+        return [value for value, *_ in told]
 
 
 def _said(error: Exception) -> str:

@@ -9,15 +9,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import shutil
 from pathlib import Path
 
+from thinpipe.checkpoint.disk import replace
 from thinpipe.checkpoint.entry import flush
 from thinpipe.errors import CheckpointError
 
+_log = logging.getLogger("thinpipe")
 MANIFEST = "manifest.json"
 _POINTER = "latest"
 _SAVING = ".saving-"
@@ -28,17 +31,52 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     """Finds the last complete checkpoint; None if there is none.
 
     Raises:
-        CheckpointError: the folder says that there is one, and it is not there.
+        CheckpointError: the folder says that there is one, and none is there.
     """
-    pointer = Path(folder) / _POINTER
+    return next(iter(complete(Path(folder))), None)
+
+
+def complete(folder: Path) -> list[Path]:
+    """Lists complete checkpoints, the last one first, then those before it.
+
+    Raises:
+        CheckpointError: the folder says that there is one, and none is there.
+    """
+    pointer = folder / _POINTER
     try:
-        name = pointer.read_text(encoding="utf-8").strip()
+        name = pointer.read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
-        return None
-    found = Path(folder) / name
-    if not _NAME.fullmatch(name) or not (found / MANIFEST).exists():
-        raise CheckpointError(f"{pointer} names {name!r:.100}, which is not there; write the name of another into it")
-    return found
+        name = ""
+    found = sorted(_whole(folder), key=_age, reverse=True)
+    if not found and name:
+        raise CheckpointError(
+            f"{pointer} names {name!r:.100}, which is not there, nor is another; bring one back from a copy, or begin "
+            "anew, in another folder"
+        )
+    last = next((path for path in found if path.name == name), None)
+    if last is None:
+        if found:
+            _log.warning("%s names %.100r, which is not there as a whole; the last is %s", pointer, name, found[0].name)
+        return found
+    # What has a higher number belongs to a future that was given up.
+    return [last, *(path for path in found if path != last and step_of(path) <= step_of(last))]
+
+
+def step_of(path: Path) -> int:
+    """Reads the number of steps in a checkpoint's name."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _whole(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).exists()]
+
+
+def _age(path: Path) -> tuple[int, str]:
+    return (path / MANIFEST).stat().st_mtime_ns, path.name
 
 
 def begin(folder: Path) -> Path:
@@ -59,20 +97,23 @@ def commit(folder: Path, written: Path, step: int) -> Path:
     names = [f"step-{step:08d}", *(f"step-{step:08d}-{again}" for again in range(1, 1000))]
     final = next(folder / name for name in names if not (folder / name).exists())
     written.rename(final)
-    flush(folder)
-    pointer = folder / f"{_POINTER}.part"
-    pointer.write_text(final.name + "\n", encoding="utf-8")
-    flush(pointer)
-    pointer.replace(folder / _POINTER)
-    flush(folder)
+    try:
+        flush(folder)
+        replace(folder / _POINTER, final.name + "\n")
+    except OSError:
+        shutil.rmtree(final, ignore_errors=True)  # or every attempt would leave another one on a full disk
+        raise
     return final
 
 
 def prune(folder: Path, keep: int) -> None:
     """Removes all but the last checkpoints, by the time at which they were written."""
     current = latest(folder)
-    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).exists()]
-    found.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name))
+    if current is None:
+        return
+    found = _whole(folder)
+    # First those from which training went back: they are damaged, or belong to a future that was given up.
+    found.sort(key=lambda path: (path == current or step_of(path) < step_of(current), _age(path)))
     for old in found[: max(0, len(found) - keep)]:
         if old == current:
             continue

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 
 from thinpipe import arguments
 from thinpipe.checkpoint.company import Company
+from thinpipe.checkpoint.disk import damage_of, is_intact
 from thinpipe.checkpoint.entry import Entry
-from thinpipe.checkpoint.folder import MANIFEST, latest
+from thinpipe.checkpoint.folder import MANIFEST, complete, step_of
 from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, verify_optimizer
 from thinpipe.checkpoint.saving import FORMAT
-from thinpipe.errors import CheckpointError
+from thinpipe.errors import CheckpointError, DamagedError
 from thinpipe.stages.names import listed
 
 _log = logging.getLogger("thinpipe")
@@ -41,9 +43,15 @@ class Loaded:
 
 
 def load(
-    folder: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    before: int | None = None,
 ) -> Loaded | None:
     """Loads the last checkpoint into a model, wherever and however cut it was when it was saved.
+
+    If a file of it is damaged, the one before it is loaded, and a line in the log says so.
 
     What depends on how it is cut, the memories of codecs and the state of random numbers, is loaded by the ranks of a
     ``Pipeline`` with the same cuts, codecs and ranks alone. With it, training goes on bit for bit.
@@ -52,37 +60,85 @@ def load(
         folder: as in ``save``; or that of one checkpoint.
         model: a ``Pipeline``, whose ranks all call it; or a model in one process, which needs no process group.
         optimizer: that of the model's parameters, of the same kind. Default: its state is not loaded.
+        before: only checkpoints of fewer steps count. Default: all do.
 
     Returns:
         What is known of it; None if there is no checkpoint yet.
 
     Raises:
-        CheckpointError: it is of another model, or damaged; the message lists names that are missing or too many.
+        DamagedError: there is none that is not damaged.
+        CheckpointError: it is of another model; the message lists names that are missing or too many.
         PeerError, PeerLost, StallError: a rank failed.
     """
     verify_optimizer(optimizer)
     company, folder = Company(model), arguments.folder("folder", folder)
 
-    def find() -> str | None:
-        path = Path(folder) if (Path(folder) / MANIFEST).exists() else latest(folder)
-        return None if path is None else path.name
+    def find() -> list[str]:
+        where = Path(folder)
+        paths = [where] if (where / MANIFEST).exists() else complete(where)
+        return [path.name for path in paths if before is None or step_of(path) < before]
 
     found = company.together("find a checkpoint", find)
-    different = [rank for rank, name in enumerate(found) if name != found[0]]
+    different = [rank for rank, names in enumerate(found) if names != found[0]]
     if different:
+        here, there = (", ".join(names) or "no checkpoint" for names in (found[0], found[different[0]]))
         raise CheckpointError(
-            f"rank 0 finds {found[0] or 'no checkpoint'} in {folder}, rank {different[0]} "
-            f"{found[different[0]] or 'none'}; checkpoints need a folder that all ranks share"
+            f"rank 0 finds {here} in {folder}, rank {different[0]} {there}; checkpoints need a folder that all ranks "
+            "share"
         )
-    if found[0] is None:
+    if not found[0]:
         return None
-    path = Path(folder) if Path(folder).name == found[0] else Path(folder) / found[0]
+    path = _whole(Path(folder), found[0], company, with_optimizer=optimizer is not None)
     plans: list[_Plan] = []
     # All before any: nothing is changed anywhere if it does not fit somewhere.
     company.together("match the checkpoint", lambda: plans.append(_plan(path, company, optimizer)))
     company.together("load the checkpoint", lambda: _load(plans[0], company, optimizer))
     manifest = plans[0].manifest
     return Loaded(int(manifest["step"]), dict(manifest["extra"] or {}), path)
+
+
+def _whole(folder: Path, names: list[str], company: Company, *, with_optimizer: bool) -> Path:
+    """Finds the first of some checkpoints of which no rank misses a file.
+
+    Raises:
+        DamagedError: there is none.
+    """
+    damaged: list[str] = []
+    for name in names:
+        path = folder if folder.name == name else folder / name
+        look = partial(_damage, path, company, with_optimizer=with_optimizer)
+        texts = [text for text in company.together("look for damage in the checkpoint", look) if text is not None]
+        if not texts:
+            if damaged and company.rank == 0:
+                lost = step_of(folder / names[0]) - step_of(path)
+                _log.warning(
+                    "%s; going on from step %d, %d steps are repeated", "; ".join(damaged), step_of(path), lost
+                )
+            return path
+        damaged.append(texts[0])
+    text = f"{'; '.join(damaged)}; {folder} has no checkpoint before it: bring one back from a copy, or begin anew"
+    raise DamagedError(text, text)
+
+
+def _damage(path: Path, company: Company, *, with_optimizer: bool) -> str | None:
+    """Says what is wrong with the files that this process needs; None if nothing is."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        return f"{path / MANIFEST} is damaged: {error}"
+    if not isinstance(manifest, dict) or "files" not in manifest:
+        return None  # of an older version, which wrote no digests; what is wrong with it is found when it is read
+    if not is_intact(manifest):
+        return f"{path / MANIFEST} is damaged: its checksum is wrong"
+    needed = {entry["file"] for name, entry in manifest["model"].items() if name in company.module.state_dict()}
+    if with_optimizer and manifest["optimizer"] is not None:
+        needed |= {entry["file"] for entry in manifest["optimizer"]["tensors"].values()}
+    if manifest["layout"] == company.layout:
+        needed |= {f"ranks/{company.rank:05d}.{ending}" for ending in ("json", "safetensors")}
+    for file in sorted(needed & manifest["files"].keys()):
+        if text := damage_of(path / file, *manifest["files"][file]):
+            return f"{path} is damaged: {text}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from thinpipe import arguments
 from thinpipe.checkpoint.company import Company
+from thinpipe.checkpoint.disk import digest, sealed
 from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.folder import MANIFEST, begin, commit, prune
 from thinpipe.checkpoint.optimizer import state_of, verify_optimizer
@@ -53,6 +54,7 @@ def save(
         The folder of this checkpoint.
 
     Raises:
+        DiskError: the disk does not take it now; nothing of it is left, and it may be tried again.
         CheckpointError: a rank could not write its part, or ranks do not share the folder.
         PeerError, PeerLost, StallError: a rank failed.
     """
@@ -70,23 +72,25 @@ def save(
         _verify(extra)
         return begin(where).name
 
-    name = company.together("make a folder for the checkpoint", open_it)[0]
+    name = company.together("make a folder for the checkpoint", open_it, writes=True)[0]
     assert name is not None
     written = where / name
     try:
-        parts = company.together("write its part of the checkpoint", lambda: _write(written, company, optimizer))
+        parts = company.together(
+            "write its part of the checkpoint", lambda: _write(written, company, optimizer), writes=True
+        )
 
         def close_it() -> str | None:
             if company.rank:
                 return None
             _verify_shared(written, parts)
-            _write_json(written / MANIFEST, _manifest(written, company, len(parts), step, extra))
+            _write_json(written / MANIFEST, sealed(_manifest(written, company, parts, step, extra)))
             final = commit(where, written, step)
             if keep is not None:
                 prune(where, keep)
             return final.name
 
-        final = company.together("complete the checkpoint", close_it)[0]
+        final = company.together("complete the checkpoint", close_it, writes=True)[0]
     except CheckpointError:
         shutil.rmtree(written, ignore_errors=True)  # nobody writes into it any more, and the disk may be full
         raise
@@ -103,8 +107,8 @@ def _verify(extra: Mapping[str, Any] | None) -> None:
         ) from error
 
 
-def _write(written: Path, company: Company, optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
-    """Writes this rank's files, and lists them with their sizes."""
+def _write(written: Path, company: Company, optimizer: torch.optim.Optimizer | None) -> dict[str, list[Any]]:
+    """Writes this rank's files, and lists them with their sizes and digests."""
     from thinpipe.checkpoint.storage import write_tensors  # it takes long to import
 
     _wait_for(written)
@@ -119,7 +123,8 @@ def _write(written: Path, company: Company, optimizer: torch.optim.Optimizer | N
     _write_json(written / "ranks" / f"{number}.json", part)
     files = {entry["file"] for entry in (*part["model"].values(), *_said(entries).values())}
     files |= {entry["file"] for entry in ((part["optimizer"] or {}).get("tensors", {})).values()}
-    return {file: (written / file).stat().st_size for file in sorted(files | {f"ranks/{number}.json"})}
+    paths = {file: written / file for file in sorted(files | {f"ranks/{number}.json"})}
+    return {file: [path.stat().st_size, digest(path)] for file, path in paths.items()}
 
 
 def _shared_part(written: Path, company: Company, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
@@ -158,12 +163,12 @@ def _own_state(company: Company) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _manifest(
-    written: Path, company: Company, ranks: int, step: int, extra: Mapping[str, Any] | None
+    written: Path, company: Company, files: list[dict[str, list[Any]]], step: int, extra: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Puts together what all ranks wrote."""
     from thinpipe import __version__
 
-    parts = [json.loads((written / "ranks" / f"{rank:05d}.json").read_bytes()) for rank in range(ranks)]
+    parts = [json.loads((written / "ranks" / f"{rank:05d}.json").read_bytes()) for rank in range(len(files))]
     model = {name: entry for part in parts for name, entry in part["model"].items()}
     lost = sorted(company.names - model.keys())
     if lost:
@@ -180,6 +185,7 @@ def _manifest(
         "codecs remember": any(key.startswith("codec/") for part in parts for key in _keys(part["own"])),
         "model": model,
         "optimizer": _joined(optimizers) if optimizers else None,
+        "files": {file: found for part in files for file, found in part.items()},
     }
 
 
@@ -215,10 +221,10 @@ def _wait_for(written: Path) -> None:
         time.sleep(0.05)
 
 
-def _verify_shared(written: Path, parts: list[dict[str, int]]) -> None:
+def _verify_shared(written: Path, parts: list[dict[str, list[Any]]]) -> None:
     """Checks that this rank sees what all ranks wrote."""
     for rank, files in enumerate(parts):
-        for file, size in files.items():
+        for file, (size, _) in files.items():
             path = written / file
             if not path.is_file() or path.stat().st_size != size:
                 raise CheckpointError(

@@ -16,6 +16,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -25,14 +26,19 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe import __version__, arguments
+from thinpipe.checkpoint.disk import LONGEST, FolderLock, until_written
 from thinpipe.errors import (
     ArgumentError,
     BusyError,
+    CheckpointError,
+    DamagedError,
     DisagreementError,
+    DiskError,
     PacketError,
     PeerError,
     PeerLost,
     RefusedError,
+    RolledBackError,
     StallError,
     ThinpipeError,
 )
@@ -51,6 +57,8 @@ from thinpipe.remote.protocol import (
     HELLO,
     LEAVE,
     LEFT,
+    MOST_SAID,
+    NOTICE,
     PROTOCOL,
     READY,
     REFUSED,
@@ -62,6 +70,7 @@ from thinpipe.remote.protocol import (
     Commit,
     Hello,
     Welcome,
+    notice_of,
     step_of,
 )
 from thinpipe.remote.saved import Store
@@ -83,13 +92,14 @@ _CLOCKS = 5.0
 """Seconds to wait for the first comparison of clocks, where a trace needs one."""
 _GOODBYE = 60.0
 """Seconds that it may take to save."""
+_ANEW = "bring its files back from a copy, or begin anew, with another folder"
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """One call of ``step``, kept until both halves have saved it: it may have to be computed again.
+    """One call of ``step``, kept until both halves have saved it twice over: it may have to be computed again.
 
     Where the caller can give inputs and targets again, ``rows`` is None once they are trained on.
     """
@@ -122,9 +132,10 @@ class Client(nn.Module):
             ``stream``.
         ahead: see ``Pipeline``. Default: 1.
         keys: this client's, and the server's public one. Default: none, for a server on this machine.
-        folder: where this side is saved. One that has something saved in it is gone on with. Default: in memory only,
-            which survives the server's restart but not this process.
-        every: after how many steps both sides save. Batches since the last save are kept in memory. Default: 50.
+        folder: where this side is saved. One that has a training in it is gone on with, and a line in the log says so.
+            Default: in memory only, which survives the server's restart but not this process.
+        every: after how many steps both sides save. The batches since the last save but one are kept in memory.
+            Default: 50.
         seed: of the server's first weights, and of what is drawn in steps on both sides. Default: 0.
         device: where this side's layers are. Default: the CPU.
         deferred_batch_norm: whether BatchNorm moves its running statistics once a batch, on both sides.
@@ -132,7 +143,7 @@ class Client(nn.Module):
         bandwidth: bits a second each way of an emulated thin link. Default: as fast as it is.
         example: inputs of one row, by which shapes are compared before anything is trained. Default: they are not.
         batches: gives the inputs and targets of a step again, by the number of steps before it; nothing of them is kept
-            then. Default: they are kept in memory until both sides have saved.
+            then. Default: they are kept in memory until both sides have saved twice.
         give_up: seconds to try to reach a server again. Default: 600.
         silence: seconds without any sign of life after which a connection counts as lost. Default: 15.
         trace: a file for a trace of both sides on one clock, written by ``close``. Default: none.
@@ -144,6 +155,8 @@ class Client(nn.Module):
         PeerLost, AuthError: there is no such server, or it does not know this client's key.
         DisagreementError: the two sides disagree; the message has both values.
         RefusedError: the server is full, or does not offer that.
+        FolderError: the folder cannot be written, or another process trains in it.
+        CheckpointError: the folder has a training of another model, or all that it has is damaged.
     """
 
     loss_fn: Callable[..., Tensor]
@@ -212,8 +225,9 @@ class Client(nn.Module):
         self.cost: StepCost | None = None
         self._bandwidth, self._silence, self._give_up, self._trace = bandwidth, silence, give_up, trace
         self._inputs = None if example is None else self._shapes(example)
-        self._shelf = Memory() if folder is None else Store(Path(folder))
-        self._past = Past(self._shelf)
+        self._folder = None if folder is None else Path(folder)
+        self._shelf = Memory() if self._folder is None else Store(self._folder)
+        self._past = Past(self._shelf, "this client")
         self._batches: dict[int, _Batch] = {}
         self._again = batches
         self._check = check
@@ -224,11 +238,23 @@ class Client(nn.Module):
         self._welcomed = self._is_closed = self._gave_up = False
         self._began = time.perf_counter()
         self.session = secrets.token_hex(16)
-        self._resume()
-        if self._welcomed:
-            self._persist(lambda: None)  # the server may be about to be started again, too
-        else:
-            self._connect()
+        self._lock = None if self._folder is None else FolderLock(self._folder, "choose another folder")
+        try:
+            self._resume()
+            if self._welcomed:
+                self._persist(lambda: None)  # the server may be about to be started again, too
+            else:
+                self._connect()
+        except BaseException:
+            self._release()
+            raise
+        if self.committed:
+            _log.warning(
+                "%s has a training of %s: going on from its step %d; to begin anew, choose another folder",
+                self._folder,
+                self.offer,
+                self.committed,
+            )
 
     # -- what a caller uses --------------------------------------------------------------------------------------------
 
@@ -259,6 +285,8 @@ class Client(nn.Module):
         Raises:
             PeerLost, StallError: the server was not to be reached for ``give_up`` seconds.
             PeerError: the server's part has failed; the message says how.
+            RolledBackError: a saved step is damaged, and both sides went back to one from before this process began;
+                go on with the batches from ``committed`` on.
         """
         goal = self.committed + 1
         self._batches[goal] = _Batch((inputs, targets), lr, clip)
@@ -292,8 +320,7 @@ class Client(nn.Module):
         def save() -> None:
             self._catch_up(goal)
             self._told(SAVE, goal)
-            self._past.save(self._half)
-            self._told(SAVED, goal)
+            self._save()
             while goal not in self._their_steps:
                 self._hear()
 
@@ -302,7 +329,7 @@ class Client(nn.Module):
     def roll_back(self) -> None:
         """Goes back to the newest step that both sides have saved; the server follows when it is greeted next."""
         self._lose()
-        self._half.go_back(self._past.load(max(self._their_steps & set(self._past.steps()))))
+        self._half.go_back(self._past.load(self._their_steps))
         self._commit = None
 
     def close(self) -> None:
@@ -313,8 +340,10 @@ class Client(nn.Module):
         if self._is_closed:
             return
         try:
-            self._past.save(self._half)
-            if not self._gave_up:
+            if self._gave_up:
+                self._past.save(self._half)
+            else:
+                self._keep()
                 self._persist(self._leave)
         except (ThinpipeError, OSError) as error:
             _log.warning("the session could not be ended at the server, or not be saved: %s", error)
@@ -324,6 +353,11 @@ class Client(nn.Module):
             self._half.detach()
             if channel is not None:
                 channel.close()
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _leave(self) -> None:
         channel = self._channel
@@ -347,7 +381,14 @@ class Client(nn.Module):
 
     def _catch_up(self, goal: int) -> None:
         while self.committed < goal:
-            self._train(self._batches[self.committed + 1])
+            batch = self._batches.get(self.committed + 1)
+            if batch is None:
+                self._batches = {}
+                raise RolledBackError(
+                    f"both sides went back to step {self.committed}, and this process has not had the batches after "
+                    "it; start it again, or go on with the batches from client.committed on"
+                )
+            self._train(batch)
 
     def _train(self, batch: _Batch) -> None:
         began = time.perf_counter()
@@ -367,10 +408,32 @@ class Client(nn.Module):
         self._commit, self._loss = Commit(self.committed, batch.lr, scale), last.loss
         self.cost = StepCost.of(self.committed, last.rows.total, time.perf_counter() - began, *cost)
         self._told(COMMIT, asdict(self._commit))
-        if self.committed % self.terms.every == 0:
-            self._past.save(self._half)
-            self._told(SAVED, self.committed)
+        if self._is_due():
+            self._save()
         self._forget_batches()
+
+    def _is_due(self) -> bool:
+        return self.committed % self.terms.every == 0 and self.committed not in self._past.steps()
+
+    def _save(self) -> None:
+        """Saves this side, and tells the server."""
+        self._keep()
+        self._told(SAVED, self.committed)
+
+    def _keep(self) -> None:
+        """Saves this side, however long it takes until there is room on its disk."""
+        try:
+            until_written(f"step {self.committed}", lambda: self._past.save(self._half), self._say, who="this client")
+        except BaseException:
+            self._gave_up = True  # whoever does not want to wait now does not want to when the client is closed
+            raise
+
+    def _say(self, text: str) -> None:
+        """Says something to the people on both sides."""
+        _log.warning("%s", text)
+        if self._channel is not None:
+            with suppress(ThinpipeError, Closed):
+                self._channel.tell(NOTICE, text[:MOST_SAID])
 
     def _attempt(
         self, inputs: Any, targets: Any, *, train: bool, norm: bool = False
@@ -412,7 +475,11 @@ class Client(nn.Module):
         word, value = self._channel.hear(timeout)
         if word == SAVED:
             self._their_steps.add(step_of(value))
-            self._past.theirs([step_of(value)])
+            self._past.theirs(step_of(value))
+        elif word == NOTICE:
+            _log.warning("%s: %s", self._channel.peer, notice_of(value))
+        elif word == REFUSED:
+            raise refusal(self._channel.peer, value)
         elif word == FAILED:
             raise PeerError(f"{self._channel.peer} could not go on: {value!s:.2000}")
         elif word == CLOSING:
@@ -424,7 +491,7 @@ class Client(nn.Module):
         self._channel.tell(word, value)
 
     def _forget_batches(self) -> None:
-        kept = self._past.common
+        kept = self._past.oldest
         self._batches = {step: batch for step, batch in self._batches.items() if step > kept}
         if self._again is not None and self.committed in self._batches:
             self._batches[self.committed] = replace(self._batches[self.committed], rows=None)
@@ -435,33 +502,41 @@ class Client(nn.Module):
         """Does something that needs the server, again and again until it is done, or there is no hope for it."""
         if self._is_closed:
             raise ThinpipeError("the client is closed; make another one")
-        troubles = Troubles(self._give_up)
+        troubles, waits = Troubles(self._give_up), ""
         while True:
             try:
                 if self._channel is None:
                     self._connect()
                     if (line := troubles.connected()) is not None:
                         _log.warning("step %d: %s", self.committed + 1, line)
-                return action()
-            except (PeerLost, StallError, PacketError, Closed, BusyError) as error:
+                done = action()
+                if waits:
+                    _log.warning("there is room again; going on after step %d", self.committed)
+                self._gave_up = False
+                return done
+            except (PeerLost, StallError, PacketError, Closed, BusyError, DamagedError, DiskError) as error:
                 welcomed = self._half.wires is not None
-                self._hear_the_rest()
+                error = self._hear_the_rest() or error
                 self._lose()
                 try:
                     pause = troubles.pause(self.committed, error, welcomed=welcomed)
-                except Exception:
+                    if not isinstance(error, DiskError):
+                        if (line := troubles.lost(error)) is not None:
+                            _log.warning("step %d: %s", self.committed + 1, line)
+                    elif str(error) != waits:
+                        waits = str(error)
+                        _log.warning("%s; waiting, trying again every %g s", error, LONGEST)
+                    time.sleep(pause)
+                except BaseException:
                     self._gave_up = True
                     raise
-                if (line := troubles.lost(error)) is not None:
-                    _log.warning("step %d: %s", self.committed + 1, line)
-                time.sleep(pause)
             except BaseException:
                 # The server may be in the middle of a step that nobody will finish: it hears of it at once.
                 self._lose()
                 raise
 
-    def _hear_the_rest(self) -> None:
-        """Takes what the server has said before the connection broke: it may have said why.
+    def _hear_the_rest(self) -> DiskError | None:
+        """Takes what the server has said before the connection broke: it may have said that it cannot save.
 
         Raises:
             PeerError: its part of the model has failed.
@@ -469,11 +544,14 @@ class Client(nn.Module):
         try:
             while self._channel is not None:
                 self._hear(0.0)
+        except DiskError as error:
+            return error
         except (PeerLost, StallError, PacketError, Closed):
-            return
-        except PeerError:
+            return None
+        except (PeerError, RefusedError):
             self._lose()
             raise
+        return None
 
     def _lose(self) -> None:
         channel, self._channel = self._channel, None
@@ -488,11 +566,16 @@ class Client(nn.Module):
         note = self._shelf.read_note()
         if note is None:
             return
-        verify_same({"offer": self.offer, "seed": self.terms.seed}, note, us="here", them="in the folder")
+        ours = {"offer": self.offer, "seed": self.terms.seed}
+        verify_same(ours, note, us="here", them=f"in {self._folder}, which has a training already,")
         self.session = str(note["session"])
         self._welcomed = bool(note["known"])
-        if steps := self._shelf.steps():
-            self._half.go_back(self._shelf.load(steps[-1]))
+        if not self._past.steps() and not self._welcomed:
+            return
+        try:
+            self._half.go_back(self._past.load())
+        except CheckpointError as error:
+            raise CheckpointError(f"the training in {self._folder} cannot be gone on with: {error}; {_ANEW}") from error
 
     def _write_note(self, *, known: bool) -> None:
         if isinstance(self._shelf, Store):
@@ -509,7 +592,7 @@ class Client(nn.Module):
             raise
 
     def _greet(self, channel: Channel) -> None:
-        steps = sorted({*self._past.steps(), self.committed})
+        steps = self._past.steps()
         hello = Hello(
             protocol=PROTOCOL,
             version=__version__,
@@ -542,19 +625,26 @@ class Client(nn.Module):
             # Not before the welcome: a refusal leaves nothing behind. The note first: what lies beside it is its own.
             self._write_note(known=False)
             self._past.save(self._half)
+            channel.tell(SAVED, self.committed)
         if welcome.step != self.committed:
-            if welcome.step not in self._past.steps():
+            if welcome.step not in steps:
                 raise RefusedError(f"{channel.peer} wants to go on from step {welcome.step}; this side has {steps}")
-            _log.warning("going back from step %d to step %d, which both sides have", self.committed, welcome.step)
-            self._half.go_back(self._past.load(welcome.step))
+            before = self.committed
+            # Should it be damaged, the server is asked again, for another that both have.
+            self._half.go_back(self._past.load({welcome.step}))
+            _log.warning("going back from step %d to step %d, which both sides have", before, welcome.step)
             self._commit = None
         self._their_steps = set(welcome.steps)
-        self._past.theirs(welcome.steps)
+        self._past.meet(welcome.steps)
         self._number = 0
         self._half.attach(channel)
         if not self._welcomed:
             self._welcomed = True
             self._write_note(known=True)
+        if said := self._past.account(self.committed):
+            self._say(said)
+        if self._is_due():
+            self._save()  # the connection broke between the last commit and that
 
     def _shapes(self, example: Any) -> list[Any]:
         """Finds out what the first part makes of one row."""
@@ -582,15 +672,18 @@ class Client(nn.Module):
                 f"the server's middle returns {welcome.outputs}, which the last part here does not take: {error}"
             ) from error
 
-    @staticmethod
-    def _goodbye(channel: Channel) -> list[str]:
+    def _goodbye(self, channel: Channel) -> list[str]:
         """Waits until the server has saved as well; it sends what it recorded on the way."""
         pieces: list[str] = []
         while True:
             word, value = channel.hear(_GOODBYE)
             if word == SPANS and isinstance(value, str):
                 pieces.append(value)
+            elif word == SAVED:
+                self._past.theirs(step_of(value))
             elif word == FAILED:
                 raise PeerError(f"{channel.peer} could not save: {value!s:.2000}")
+            elif word == REFUSED:
+                raise refusal(channel.peer, value)
             elif word == LEFT:
                 return pieces

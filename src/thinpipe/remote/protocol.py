@@ -20,7 +20,10 @@ r"""What a client and a server say to each other. Data travels on lanes beside t
 A connection that breaks before the client's decision leaves both at ``k``: each takes its attempt back, and the step
 is computed again. One that breaks after it leaves the server prepared, and the next ``hello`` says that the client is
 at ``k+1``: the server commits then. So a step happens once, or not at all, on both. A half that died is where it last
-saved, and the other goes back to the newest step that both have; the client feeds the same batches again.
+saved, and the other goes back to the newest step that both have and can read; the client feeds the same batches again.
+
+Either side may say a ``notice`` at any time: a sentence for people, which the other one logs. A server that cannot save
+says ``refused`` with the kind ``disk`` and hangs up; its client dials again until there is room.
 """
 
 from __future__ import annotations
@@ -34,15 +37,18 @@ from typing import Any, Self, TypeVar
 from thinpipe.errors import PacketError
 from thinpipe.remote.terms import Terms
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
 BEGIN, READY, COMMIT, FAILED = "begin", "ready", "commit", "failed"
 SAVE, SAVED, LEAVE, LEFT, SPANS, CLOSING = "save", "saved", "leave", "left", "spans", "closing"
+NOTICE = "notice"
 
 SESSION = re.compile(r"[0-9a-f]{32}")
 MOST_STEPS = 1000
 MOST_ROWS = 1 << 31
+MOST_SAID = 1000
+"""Characters of a notice."""
 LEAST_BANDWIDTH = 10_000.0
 """Bits a second: what is on an emulated link stays in the server's memory until it has passed."""
 
@@ -126,7 +132,7 @@ class Hello:
         terms: how to train.
         inputs: one row of what it will send; None if it does not know yet.
         at: the step that it is at, in memory; None after a restart.
-        steps: the steps that it can go back to.
+        steps: the steps that it has saved, and can go back to.
         commit: how it committed the step that it is at, should the server not have heard.
         bandwidth: bits a second of an emulated link; None for none.
         trace: whether the server shall record what it does.
@@ -157,7 +163,10 @@ class Hello:
             PacketError: it makes no sense.
         """
         if isinstance(value, dict) and value.get("protocol") != PROTOCOL:
-            raise PacketError(f"the protocol here is {PROTOCOL}, that of the other end {value.get('protocol')!r:.50}")
+            raise PacketError(
+                f"the protocol here is {PROTOCOL}, that of the other end {value.get('protocol')!r:.50}; install one "
+                "version of thinpipe on both sides"
+            )
         entries = _entries(cls, value)
         if not all(isinstance(entries[name], str) for name in ("version", "offer", "session")):
             raise PacketError(f"a hello that makes no sense: {value!r:.300}")
@@ -221,6 +230,17 @@ def step_of(value: Any) -> int:
     if not _is_step(value):
         raise PacketError(f"{value!r:.50} is no step")
     return int(value)
+
+
+def notice_of(value: Any) -> str:
+    """Reads a sentence for people off a wire, in one line.
+
+    Raises:
+        PacketError: it is none.
+    """
+    if not isinstance(value, str) or len(value) > MOST_SAID:
+        raise PacketError(f"a notice is a text of at most {MOST_SAID} characters, got {value!r:.50}")
+    return "".join(each if each.isprintable() else " " for each in value)
 
 
 def _entries(kind: type[T], value: Any) -> dict[str, Any]:

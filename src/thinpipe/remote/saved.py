@@ -3,11 +3,12 @@
 ::
 
     runs/client/
-      session.json               the note: whose it is, and what the two halves agreed on
+      session.json               the note: whose it is, and what the two halves agreed on; session.json.copy is a copy
       step-00000120/
         manifest.json            every tensor's type and shape, plain values, the size and digest of the file beside it
         tensors.safetensors
       step-00000140/
+      damaged-00000160/          one that could not be read; training went on from an older one
       .unfinished-3f2a/          one that is being written or removed, or was when the process was killed
 
 A step's folder gets its name when all of it is on the disk, and loses it before anything in it is removed; so whatever
@@ -17,13 +18,13 @@ has the name of a step is whole. Nothing is pickled: a pickle runs whatever code
 from __future__ import annotations
 
 import copy as copies
-import hashlib
 import json
 import re
 import secrets
 import shutil
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinpipe.checkpoint.disk import damage_of, digest, digest_of, read_twice, reason_of, replace_twice
 from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, state_of
-from thinpipe.errors import CheckpointError
+from thinpipe.errors import CheckpointError, DamagedError, DiskError
 from thinpipe.stages.names import listed
 
 FORMAT = 1
@@ -43,7 +45,7 @@ _MANIFEST = "manifest.json"
 _TENSORS = "tensors.safetensors"
 _NOTE = "session.json"
 _UNFINISHED = ".unfinished-"
-_NAME = re.compile(r"step-(\d{8,18})")
+_NAME = re.compile(r"(step|damaged)-(\d{8,18})")
 
 _MODEL, _OPTIMIZER, _CODECS = "model/", "optimizer/", "codecs/"
 _FIELDS = ("plain", "groups", "also")
@@ -78,8 +80,8 @@ def taken(
         module: this half's part of the model.
         optimizer: that of the module's parameters; it need not have taken a step yet.
         codecs: what the codecs remember, tensors or plain values by name.
-        copy: whether tensors are copied. Without it they are those that training changes: enough to write the
-            snapshot at once, and no memory is needed for it.
+        copy: whether tensors are copied, into the memory of the CPU. Without it they are those that training changes:
+            enough to write the snapshot at once, and no memory is needed for it.
 
     Raises:
         CheckpointError: something is neither a tensor nor what JSON can say.
@@ -144,17 +146,14 @@ class Store:
 
     def steps(self) -> list[int]:
         """Lists the steps that are there, in ascending order."""
-        if not self._folder.is_dir():
-            return []
-        found = [(match, path) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-        steps = {int(match[1]): path for match, path in found if (path / _MANIFEST).is_file()}
-        return sorted(step for step, path in steps.items() if path == self._path(step))
+        return self._numbers("step")
 
     def save(self, snapshot: Snapshot) -> None:
         """Writes a snapshot, and returns when the disk has it; a step that is there already is left as it is.
 
         Raises:
-            CheckpointError: it cannot be written, as on a full disk; nothing of it is left then.
+            DiskError: the disk does not take it now; nothing of it is left then.
+            CheckpointError: it cannot be written at all; neither is anything left.
         """
         if snapshot.step < 0:
             raise ValueError(f"steps are counted from 0, got {snapshot.step}")
@@ -168,19 +167,24 @@ class Store:
                 written.mkdir()
                 _write(written, snapshot)
                 flush(written)
+                shutil.rmtree(final, ignore_errors=True)  # one whose manifest is gone, if any
                 written.rename(final)
                 flush(self._folder)
             except Exception as error:
                 shutil.rmtree(written, ignore_errors=True)  # the disk may be full
-                raise CheckpointError(
-                    f"step {snapshot.step} could not be saved in {self._folder}: {type(error).__name__}: {error}"
-                ) from error
+                text = f"step {snapshot.step} could not be saved in {self._folder}"
+                if reason := reason_of(error):
+                    with suppress(OSError):
+                        self._folder.rmdir()  # if this was to be the first
+                    raise DiskError(f"{text}: {reason}", reason) from error
+                raise CheckpointError(f"{text}: {type(error).__name__}: {error}") from error
 
     def load(self, step: int) -> Snapshot:
         """Reads a snapshot.
 
         Raises:
-            CheckpointError: it is not there, or damaged.
+            DamagedError: it is damaged.
+            CheckpointError: it is not there, or of another version.
         """
         path = self._path(step)
         if not path.is_dir():
@@ -189,16 +193,30 @@ class Store:
         manifest = _read_manifest(path / _MANIFEST)
         try:
             entries = {name: Entry.read(name, entry) for name, entry in manifest["tensors"].items()}
-            size, digest, plain = int(manifest["size"]), str(manifest["digest"]), dict(manifest["plain"])
+            size, expected, plain = int(manifest["size"]), str(manifest["digest"]), dict(manifest["plain"])
             same = manifest["step"] == step
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path / _MANIFEST} makes no sense: {type(error).__name__}: {error}") from error
         if not same:
             raise CheckpointError(f"{path} holds step {manifest['step']!r:.50}; it was renamed by hand")
-        return Snapshot(step, _read_tensors(path, entries, size, digest), plain)
+        return Snapshot(step, _read_tensors(path, entries, size, expected), plain)
+
+    def set_aside(self, step: int) -> None:
+        """Takes a damaged step out of the list; its files stay until a later step is forgotten."""
+        with self._lock:
+            aside = self._path(step, "damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            try:
+                self._path(step).rename(aside)
+                flush(self._folder)
+            except OSError as error:
+                raise CheckpointError(f"{self._path(step)} could not be renamed: {error}") from error
 
     def forget_before(self, step: int) -> None:
         """Removes all steps before one."""
+        for each in self._numbers("damaged"):
+            if each < step:
+                shutil.rmtree(self._path(each, "damaged"), ignore_errors=True)
         self._forget([each for each in self.steps() if each < step])
 
     def forget_after(self, step: int) -> None:
@@ -209,36 +227,40 @@ class Store:
         """Reads the note; None if there is none.
 
         Raises:
-            CheckpointError: it is damaged.
+            DamagedError: it is damaged, and so is its copy.
         """
         path = self._folder / _NOTE
-        if not path.exists():
-            return None
-        note = _read_json(path)
-        if not isinstance(note, dict):
-            raise CheckpointError(f"{path} is no note; remove the folder to start anew")
+        note = read_twice(path)
+        if note is None and path.exists():
+            text = f"{path} is damaged, and so is its copy; bring one of them back, or begin anew, with another folder"
+            raise DamagedError(text, f"{_NOTE} and its copy are damaged")
         return note
 
     def write_note(self, note: Mapping[str, Any]) -> None:
         """Writes the note in the place of the last one; a process that is killed meanwhile leaves one or the other.
 
         Raises:
-            CheckpointError: it cannot be written, or has something that JSON cannot say.
+            DiskError: the disk does not take it now.
+            CheckpointError: it has something that JSON cannot say.
         """
-        text = json.dumps(_as_json(dict(note), "the note"), indent=2) + "\n"
-        part = self._folder / f"{_NOTE}.part"
+        content = _as_json(dict(note), "the note")
         with self._lock:
             try:
                 self._make()
-                part.write_text(text, encoding="utf-8")
-                flush(part)
-                part.replace(self._folder / _NOTE)
-                flush(self._folder)
+                replace_twice(self._folder / _NOTE, content)
             except OSError as error:
-                raise CheckpointError(f"{self._folder / _NOTE} could not be written: {error}") from error
+                reason = f"{_NOTE}: {reason_of(error)}"
+                raise DiskError(f"{self._folder} could not be written: {reason}", reason) from error
 
-    def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:08d}"
+    def _numbers(self, kind: str) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        found = [(match, path) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        steps = {int(match[2]): path for match, path in found if match[1] == kind}
+        return sorted(step for step, path in steps.items() if path == self._path(step, kind))
+
+    def _path(self, step: int, kind: str = "step") -> Path:
+        return self._folder / f"{kind}-{step:08d}"
 
     def _make(self) -> None:
         if not self._folder.is_dir():
@@ -264,13 +286,13 @@ class Store:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies tensors; one that has several names is copied once."""
+    """Copies tensors into the memory of the CPU; one that has several names is copied once."""
     made: dict[tuple[Any, ...], Tensor] = {}
     copied: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         what = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if what not in made:
-            made[what] = tensor.detach().clone()
+            made[what] = tensor.detach().to("cpu", copy=True)
         copied[name] = made[what]
     return copied
 
@@ -348,42 +370,41 @@ def _write(folder: Path, snapshot: Snapshot) -> None:
         "format": FORMAT,
         "step": snapshot.step,
         "size": path.stat().st_size,
-        "digest": _digest(path),
+        "digest": digest(path),
         "tensors": {name: entry.to_json() for name, entry in entries.items()},
         "plain": snapshot.plain,
     }
     text = json.dumps(content)
-    (folder / _MANIFEST).write_text(json.dumps([_digest_of(text), content]), encoding="utf-8")
+    (folder / _MANIFEST).write_text(json.dumps([digest_of(text), content]), encoding="utf-8")
     flush(folder / _MANIFEST)
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-
-
 def _read_manifest(path: Path) -> dict[str, Any]:
-    found = _read_json(path)
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path} is missing", f"{path.name} is missing") from error
+    except (OSError, ValueError, RecursionError) as error:
+        text = f"{path} cannot be read: {type(error).__name__}: {error}"
+        raise DamagedError(text, f"{path.name} cannot be read") from error
     match found:
-        case [str(digest), {"format": int(number), **_rest} as content]:
-            if digest != _digest_of(json.dumps(content)):
-                raise CheckpointError(f"{path} is damaged: its content is not what was written")
+        case [str(expected), {"format": int(number), **_rest} as content]:
+            if expected != digest_of(json.dumps(content)):
+                raise DamagedError(f"the checksum of {path} is wrong", f"the checksum of {path.name} is wrong")
             if number != FORMAT:
                 raise CheckpointError(f"{path} is of format {number}; this version reads {FORMAT}")
             assert isinstance(content, dict)
             return content
-    raise CheckpointError(f"{path} is no manifest: {found!r:.100}")
+    raise DamagedError(f"{path} is no manifest: {found!r:.100}", f"{path.name} is no manifest")
 
 
-def _read_tensors(folder: Path, entries: Mapping[str, Entry], size: int, digest: str) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, entries: Mapping[str, Entry], size: int, expected: str) -> dict[str, Tensor]:
     path = folder / _TENSORS
     library = _library()
+    # All before anything is allocated: what a damaged file says of its tensors' sizes is not to be believed.
+    if damage := damage_of(path, size, expected):
+        raise DamagedError(f"{folder} is damaged: {damage}", damage)
     try:
-        # All before anything is allocated: what a damaged file says of its tensors' sizes is not to be believed.
-        if path.stat().st_size != size or _digest(path) != digest:
-            raise CheckpointError(f"{path} is damaged: it is not the {size} bytes that were written")
         for name, entry in entries.items():
             entry.verify_size(name, folder)
         with library.safe_open(path, framework="pt") as file:
@@ -397,15 +418,6 @@ def _read_tensors(folder: Path, entries: Mapping[str, Entry], size: int, digest:
         if tuple(tensors[name].shape) != entry.shape or tensors[name].dtype != getattr(torch, entry.dtype):
             raise CheckpointError(f"{path} has {name} in another shape or type than its manifest lists")
     return tensors
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def _digest_of(text: str) -> str:
-    return hashlib.blake2b(text.encode()).hexdigest()
 
 
 def _library() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from thinpipe.links.net.keys import ServerKeys
     from thinpipe.remote.server import Server
 
+_ALL = "all"
+"""For all recipes."""
 _OFTEN, _SELDOM = 0.5, 10.0
 """Seconds between two looks at the sessions, in a terminal and elsewhere."""
 
@@ -34,9 +36,13 @@ def serve_command(
     clients: Annotated[
         str | None, typer.Option(help="Who may connect: .pub files with commas between, or a folder of them.")
     ] = None,
-    recipe: Annotated[list[str] | None, typer.Option(help="A recipe to offer; repeat it (default: all).")] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(help="A recipe to offer, or all; repeat it (default: all, but none beside an --offer)."),
+    ] = None,
     offer: Annotated[
-        list[str] | None, typer.Option(help="A model of yours: name=path/to/file.py:factory, which returns an Offer.")
+        list[str] | None,
+        typer.Option(help="A model of yours: name=path/to/file.py:factory, which returns an Offer; repeat it."),
     ] = None,
     file: Annotated[
         list[Path] | None,
@@ -70,7 +76,7 @@ def serve_command(
         from thinpipe.train.offers import Offers
         from thinpipe.train.user_offer import user_offers
 
-        offers = Offers(recipe or None, user_offers(offer or []), files=file or [])
+        offers = Offers(_recipes(recipe or [], offer or []), user_offers(offer or []), files=file or [])
         keys = None if key is None or clients is None else _keys(key, clients)
         with (
             Stop() as stop,
@@ -92,7 +98,20 @@ def serve_command(
 
         typer.echo(str(error), err=True)
         raise typer.Exit(2 if isinstance(error, (*BAD_VALUES, RecipeError)) else 1) from error
-    console.print("ended" if folder is None else f"ended; all sessions are saved in {folder}")
+    if folder is None:
+        console.print("ended")
+    elif unsaved := len(server.statuses()):
+        typer.echo(f"ended; {unsaved} sessions could not be saved in {folder}: see above", err=True)
+        raise typer.Exit(1)
+    else:
+        console.print(f"ended; all sessions are saved in {folder}")
+
+
+def _recipes(named: Sequence[str], offers: Sequence[str]) -> Sequence[str] | None:
+    """Tells which recipes are offered; None for all."""
+    if _ALL in named or not (named or offers):
+        return None
+    return named
 
 
 def _keys(key: Path, clients: str) -> ServerKeys:

@@ -20,12 +20,14 @@ from typing import Any, Self
 import torch
 
 from thinpipe import __version__, arguments
+from thinpipe.checkpoint.disk import FolderLock
 from thinpipe.codecs import codec
 from thinpipe.errors import (
     ArgumentError,
     BusyError,
     CheckpointError,
     DisagreementError,
+    DiskError,
     PacketError,
     RefusedError,
     ThinpipeError,
@@ -41,7 +43,7 @@ from thinpipe.remote.protocol import HELLO, REFUSED, SESSION, Hello
 from thinpipe.remote.saved import Store
 from thinpipe.remote.session import Session
 from thinpipe.remote.terms import verify_same
-from thinpipe.remote.troubles import kind_of
+from thinpipe.remote.troubles import kind_of, reason_for_others
 from thinpipe.remote.turns import Turns
 from thinpipe.remote.wires import U
 from thinpipe.runtime.heap import return_memory
@@ -80,6 +82,7 @@ class Server:
 
     Raises:
         AddressError: it cannot listen there.
+        FolderError: the folder cannot be written, or another server uses it.
     """
 
     def __init__(
@@ -129,12 +132,19 @@ class Server:
         self._closed = threading.Event()
         self._threads: set[threading.Thread] = set()
         self._metrics: MetricsServer | None = None
-        self._listener = Listener(listen, keys=keys, accepted=self._accepted, silence=silence)
+        self._folder_lock: FolderLock | None = None
+        if self._folder is not None:
+            self._folder_lock = FolderLock(self._folder, "choose another folder for sessions (--folder)")
         try:
-            if metrics is not None:
-                self._metrics = serve_metrics(metrics, self.statuses, self.counters)
+            self._listener = Listener(listen, keys=keys, accepted=self._accepted, silence=silence)
+            try:
+                if metrics is not None:
+                    self._metrics = serve_metrics(metrics, self.statuses, self.counters)
+            except BaseException:
+                self._listener.close()
+                raise
         except BaseException:
-            self._listener.close()
+            self._release()
             raise
         self._sweeper = threading.Thread(target=self._sweep, name="thinpipe sweeper", daemon=True)
         self._sweeper.start()
@@ -192,6 +202,11 @@ class Server:
         self._sweeper.join(2 * _SWEEP)
         for thread in list(self._threads):
             thread.join(_STOP)
+        self._release()
+
+    def _release(self) -> None:
+        if self._folder_lock is not None:
+            self._folder_lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -209,16 +224,18 @@ class Server:
     def _meet(self, channel: Channel) -> None:
         try:
             self._greet(channel)
+        except DiskError as error:
+            _refuse(channel, kind_of(error), error.reason)  # the session has logged it, once
         except (RefusedError, DisagreementError, CheckpointError) as error:
             self.counters.count("refused")
             self._seldom.warn(f"{channel.peer} was refused: {error}")
-            _refuse(channel, kind_of(error), str(error))
+            _refuse(channel, kind_of(error), reason_for_others(error))
         except (ThinpipeError, Closed) as error:
             self._seldom.warn(f"{channel.peer} could not begin a session: {error}")
-            _refuse(channel, "protocol", str(error))
+            _refuse(channel, "protocol", reason_for_others(error))
         except Exception as error:
             _log.exception("%s could not be served", channel.peer)
-            _refuse(channel, "failed", f"{type(error).__name__}: {error}")
+            _refuse(channel, "failed", reason_for_others(error))
         finally:
             self._threads.discard(threading.current_thread())
 
@@ -313,6 +330,7 @@ class Server:
             offer=self.offers[hello.offer],
             terms=hello.terms,
             shelf=shelf,
+            is_new=note is None,
             device=self.device,
             turns=self._turns,
             most=self._most,

@@ -6,16 +6,28 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from thinpipe import __version__
-from thinpipe.errors import AuthError, BusyError, PacketError, PeerLost, RefusedError, StallError, ThinpipeError
+from thinpipe.errors import (
+    AuthError,
+    BusyError,
+    DamagedError,
+    DiskError,
+    PacketError,
+    PeerLost,
+    RefusedError,
+    StallError,
+    ThinpipeError,
+)
 from thinpipe.finite import plain
 from thinpipe.links import Closed, Throttle
 from thinpipe.links.net import Channel
+from thinpipe.links.net.seldom import Seldom
 from thinpipe.remote.cost import HalfCost
 from thinpipe.remote.half import Half, Task
 from thinpipe.remote.metrics import Counters, SessionStatus, State
@@ -28,7 +40,10 @@ from thinpipe.remote.protocol import (
     FAILED,
     LEAVE,
     LEFT,
+    MOST_SAID,
+    NOTICE,
     READY,
+    REFUSED,
     SAVE,
     SAVED,
     SPANS,
@@ -37,10 +52,13 @@ from thinpipe.remote.protocol import (
     Commit,
     Hello,
     Welcome,
+    notice_of,
     step_of,
 )
+from thinpipe.remote.saved import Snapshot
 from thinpipe.remote.spans import pieces
 from thinpipe.remote.terms import Terms, shapes_of
+from thinpipe.remote.troubles import kind_of, reason_for_others
 from thinpipe.remote.turns import Turns
 from thinpipe.runtime.randomness import default_generators
 from thinpipe.trace import NO_TRACE, AnyTracer, Tracer
@@ -62,6 +80,7 @@ class Session:
         offer: how that is made.
         terms: how it is trained.
         shelf: where it is saved.
+        is_new: whether it begins, with nothing saved.
         device: where it computes.
         turns: the queue at the device.
         most: the longest message to be accepted, in bytes.
@@ -73,7 +92,8 @@ class Session:
         heard: when the client last said something.
 
     Raises:
-        CheckpointError: what was saved of it does not fit.
+        RefusedError: all that was saved of it is damaged.
+        CheckpointError: what was saved of it does not fit, or it cannot be saved.
     """
 
     def __init__(
@@ -85,6 +105,7 @@ class Session:
         offer: Offer,
         terms: Terms,
         shelf: Shelf,
+        is_new: bool,
         device: torch.device,
         turns: Turns,
         most: int,
@@ -100,11 +121,13 @@ class Session:
         if offer.example is not None:
             self.inputs, self.outputs = _shapes(middle, offer.example)
         self.half = Half({1: middle}, terms, optimizer=offer.optimizer, device=device, most=most, turns=turns)
-        self.past = Past(shelf)
-        if steps := self.past.steps():
-            self.half.go_back(self.past.load(steps[-1]))
+        self.past = Past(shelf, "the server")
+        self._unsaved = ""
+        self._seldom = Seldom()
+        if is_new:
+            self._save()
         else:
-            self.past.save(self.half)
+            self.half.go_back(self._loaded())
         self.lock = threading.Lock()
         self.guests, self.has_left = 0, False
         self.heard = time.monotonic()
@@ -183,9 +206,12 @@ class Session:
             if not self._stopping:
                 _log.warning("%s, session %s, step %d: %s", self.client, self.name[:8], self.half.committed, error)
             return False
+        except DiskError as error:
+            _tell(channel, REFUSED, {"kind": kind_of(error), "reason": error.reason})
+            return False
         except Exception as error:
             _log.exception("%s, session %s failed", self.client, self.name[:8])
-            _tell_failure(channel, error)
+            _tell(channel, FAILED, reason_for_others(error)[:2000])
             return False
         finally:
             self._count(channel)
@@ -227,6 +253,7 @@ class Session:
 
         Raises:
             RefusedError: there is no such step.
+            DiskError: the step where both are is due to be saved, and cannot be.
             CheckpointError: it cannot be read.
         """
         half = self.half
@@ -243,21 +270,39 @@ class Session:
         half.take_back()
         if hello.at != half.committed:
             self._go_back(hello)
-        self.past.theirs(step for step in hello.steps if step in self.past.steps())
+        self.past.meet(hello.steps)
+        if self._is_due():
+            self._save()
         half.attach(channel)
         answer = Welcome(__version__, self.inputs, self.outputs, half.committed, self.past.steps())
         channel.tell(WELCOME, answer.to_json())
+        if said := self.past.account(half.committed):
+            self._warn(said)
+            channel.tell(NOTICE, said[:MOST_SAID])
 
     def _go_back(self, hello: Hello) -> None:
-        """Goes to the newest step that both have."""
-        both = {self.half.committed, *self.past.steps()} & set(hello.steps)
+        """Goes to the newest step that both have, and that is not damaged here."""
+        before, theirs = self.half.committed, {*hello.steps, *([] if hello.at is None else [hello.at])}
+        if before in theirs and before >= max(theirs & {before, *self.past.steps()}):
+            return
+        both = theirs & set(self.past.steps())
         if not both:
             raise RefusedError(
-                f"no step in common: the client has {hello.steps}, the server {self.past.steps()} and "
-                f"{self.half.committed}; begin anew, with another folder"
+                f"no step in common: the client has {hello.steps}, the server {self.past.steps()}. Bring back the "
+                "files of one side from a copy, or begin anew, with another folder"
             )
-        if max(both) != self.half.committed:
-            self.half.go_back(self.past.load(max(both)))
+        self.half.go_back(self._loaded(both))
+        self._warn(f"goes back from step {before} to step {self.half.committed}, where its client is or can go")
+
+    def _loaded(self, among: Collection[int] | None = None) -> Snapshot:
+        try:
+            return self.past.load(among)
+        except DamagedError as error:
+            self._warn(str(error))
+            raise RefusedError(
+                f"{error.reason}, and nothing else is left that both sides have. Bring back the server's files from a "
+                "copy, or begin anew, with another folder"
+            ) from error
 
     def _attend(self, channel: Channel, idle: float) -> bool:
         while True:
@@ -288,15 +333,18 @@ class Session:
             if not self.half.prepared or commit.step != self.half.committed + 1:
                 raise PacketError(f"step {commit.step} cannot be committed after step {self.half.committed}")
             self._commit(commit)
-            if commit.step % self.half.terms.every == 0:
+            if self._is_due():
                 self._save(channel)
         elif word == SAVED:
             # Only what can be of use is remembered: nobody shall fill the memory with numbers.
-            self.past.theirs({step_of(value)} & {self.half.committed, *self.past.steps()})
+            if (step := step_of(value)) in {self.half.committed, *self.past.steps()}:
+                self.past.theirs(step)
         elif word == SAVE:
             if self.half.prepared:
                 raise PacketError(f"nothing can be saved while step {self.half.committed + 1} is neither kept nor not")
             self._save(channel)
+        elif word == NOTICE:
+            self._seldom.warn(f"{self.client}, session {self.name[:8]}: {notice_of(value)}")
         else:
             raise PacketError(f"{word!r:.50} is no word of a client")
 
@@ -321,9 +369,31 @@ class Session:
         self.half.commit(lr=commit.lr, scale=commit.scale)
         self._counters.count("steps")
 
-    def _save(self, channel: Channel) -> None:
-        self.past.save(self.half)
-        channel.tell(SAVED, self.half.committed)
+    def _is_due(self) -> bool:
+        return self.half.committed % self.half.terms.every == 0 and self.half.committed not in self.past.steps()
+
+    def _save(self, channel: Channel | None = None) -> None:
+        """Saves what is committed, and tells the client.
+
+        Raises:
+            DiskError: the disk does not take it now, which is in the log, once for each reason.
+        """
+        step = self.half.committed
+        try:
+            self.past.save(self.half)
+        except DiskError as error:
+            if error.reason != self._unsaved:
+                self._unsaved = error.reason
+                self._warn(f"{error}; its client is told, and tries again")
+            raise DiskError(str(error), f"step {step}: {error.reason}") from error
+        if self._unsaved:
+            self._unsaved = ""
+            self._warn(f"step {step} is saved, and training goes on")
+        if channel is not None:
+            channel.tell(SAVED, step)
+
+    def _warn(self, text: str) -> None:
+        _log.warning("%s, session %s: %s", self.client, self.name[:8], text)
 
     def _leave(self, channel: Channel, step: int) -> bool:
         self.half.take_back()  # of a step that the client did not keep
@@ -369,8 +439,9 @@ def _tell_spans(channel: Channel, tracer: AnyTracer) -> None:
         told += len(json.dumps(piece))
 
 
-def _tell_failure(channel: Channel, error: Exception) -> None:
+def _tell(channel: Channel, word: str, value: Any) -> None:
+    """Says why it ends, if somebody is still there to hear it."""
     try:
-        channel.tell(FAILED, f"{type(error).__name__}: {error}"[:2000])
+        channel.tell(word, value)
     except (ThinpipeError, Closed):
         return

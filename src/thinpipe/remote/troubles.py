@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
-from thinpipe.errors import BusyError, DisagreementError, RefusedError, ThinpipeError
+from thinpipe.checkpoint import disk
+from thinpipe.errors import (
+    BusyError,
+    DamagedError,
+    DisagreementError,
+    DiskError,
+    RefusedError,
+    ThinpipeError,
+)
 
 _SHORTEST, _LONGEST = 0.05, 2.0
 _MOST = 20
@@ -14,7 +23,8 @@ _MOST = 20
 _QUIET = 10.0
 """Seconds until the same trouble is reported again; then twice as many, and so on."""
 
-BUSY, DISAGREEMENT, OTHER = "busy", "disagreement", "refused"
+BUSY, DISAGREEMENT, DISK, OTHER = "busy", "disagreement", "disk", "refused"
+_PATH = re.compile(r"(?<![\w./:])/(?:[^\s/'\":;,]+/)+")
 
 
 class Troubles:
@@ -45,6 +55,11 @@ class Troubles:
             Exception: the error itself, if it has happened too often, or for too long.
         """
         now = time.monotonic()
+        if isinstance(error, DiskError):
+            # The server is there, and goes on as soon as there is room: that may take as long as it takes.
+            self._step, self._since, self._failures = step, now, 0
+            self._tries += 1
+            return min(disk.SHORTEST * 2.0 ** min(self._tries - 1, 10), disk.LONGEST)
         if self._step is None or step > self._step:
             self._step, self._since, self._tries, self._failures = step, now, 0, 0
         self._tries += 1
@@ -89,12 +104,21 @@ def _duration(seconds: float) -> str:
 def refusal(peer: str, value: Any) -> ThinpipeError:
     """Makes the error that a server's refusal is."""
     kind, reason = (value.get("kind"), value.get("reason")) if isinstance(value, dict) else (OTHER, value)
+    if kind == DISK:
+        return DiskError(f"{peer} cannot save {reason!s:.4000}", f"{reason!s:.4000}")
     kinds: dict[Any, type[ThinpipeError]] = {BUSY: BusyError, DISAGREEMENT: DisagreementError}
     return kinds.get(kind, RefusedError)(f"{peer} refused: {reason!s:.4000}")
 
 
 def kind_of(error: Exception) -> str:
     """Says what kind of refusal an error is, for the wire."""
-    if isinstance(error, BusyError):
-        return BUSY
-    return DISAGREEMENT if isinstance(error, DisagreementError) else OTHER
+    kinds = {BusyError: BUSY, DisagreementError: DISAGREEMENT, DiskError: DISK}
+    return next((kind for each, kind in kinds.items() if isinstance(error, each)), OTHER)
+
+
+def reason_for_others(error: Exception) -> str:
+    """Says what an error is about without the folders of this machine, which are no matter of the other side's."""
+    if isinstance(error, DamagedError | DiskError):
+        return error.reason
+    name = "" if isinstance(error, ThinpipeError) else f"{type(error).__name__}: "
+    return _PATH.sub("", f"{name}{error}")

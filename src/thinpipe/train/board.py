@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from rich.console import Console
 from thinpipe.train.log import EvaluationLine, StepLine
 from thinpipe.train.pace import bytes_of
 
+_log = logging.getLogger("thinpipe")
 _ABSENT = "no TensorBoard events are written: tensorboard is not installed; pip install 'thinpipe[board]'"
 
 
@@ -22,6 +26,7 @@ class Board:
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
+        self._failed = False
 
     @classmethod
     def opened(cls, folder: Path, *, committed: int, console: Console) -> Board | None:
@@ -53,13 +58,23 @@ class Board:
     def evaluated(self, line: EvaluationLine) -> None:
         """Writes an evaluation, and everything to the disk."""
         self._write({"test/loss": line.loss, "test/accuracy": line.accuracy, "test/mcc": line.mcc}, line.step)
-        self._writer.flush()
+        self._try(lambda: self._writer.flush())
 
     def close(self) -> None:
         """Writes what is left."""
-        self._writer.close()
+        self._try(lambda: self._writer.close())
 
     def _write(self, scalars: dict[str, float | None], step: int) -> None:
         for name, value in scalars.items():
             if value is not None:
-                self._writer.add_scalar(name, value, step)
+                self._try(partial(self._writer.add_scalar, name, value, step))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Writes, until a disk is full: a run does not end for its curves, which are in its log as well."""
+        if self._failed:
+            return
+        try:
+            write()
+        except OSError as error:
+            self._failed = True
+            _log.warning("no more TensorBoard events are written: %s; log.jsonl has everything", error.strerror)

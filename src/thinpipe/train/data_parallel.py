@@ -26,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from thinpipe import checkpoint
-from thinpipe.errors import CheckpointError
+from thinpipe.checkpoint.disk import until_written
+from thinpipe.errors import CheckpointError, DiskError
 from thinpipe.remote.cost import StepCost
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.microbatch import row_counts
@@ -36,6 +37,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.step_costs import Bytes
 from thinpipe.train.stop import SharedStop
 from thinpipe.train.synced_norm import sync_batch_norm, uncounted
+from thinpipe.train.together import said_by
 from thinpipe.train.updates import clip_norm, is_kept, set_lr, verify_together
 
 
@@ -132,9 +134,21 @@ class DataParallel:
         if self._saved != self.committed:
             if self._recipe.on_nan == "stop":
                 verify_together(self._model, self._told)
-            if self._rank == 0:
-                checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
+            until_written(f"step {self.committed}", self._write, said_by(self._rank))
             self._saved = self.committed
+
+    def _write(self) -> None:
+        """Has rank 0 write; all ranks hear of a full disk, and wait together."""
+        failed: DiskError | None = None
+        if self._rank == 0:
+            try:
+                checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
+            except DiskError as error:
+                failed = error
+        full = torch.tensor([int(failed is not None)])
+        dist.broadcast(full, src=0)
+        if full:
+            raise failed or DiskError("rank 0 cannot save", "its disk does not take it")
 
     def close(self) -> None:
         """Has nothing to end."""

@@ -10,23 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinpipe import checkpoint
 from thinpipe.bottleneck import decay
+from thinpipe.checkpoint import save
+from thinpipe.checkpoint.disk import until_written
 from thinpipe.runtime.crossing import CodecChoice, Flow
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.parts import Split
 from thinpipe.train.dice import dice
 from thinpipe.train.due import Due
-from thinpipe.train.memories import load_memories, save_memories
+from thinpipe.train.memories import forget_memories, load_with_memories, save_memories
 from thinpipe.train.parts import loss, optimizer
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, stage_sides
 from thinpipe.train.spared import Spared
 from thinpipe.train.step_costs import Bytes
 from thinpipe.train.updates import clip_norm, is_kept, set_lr, set_mode, verify_weights
-
-_KEEP = 2
 
 
 class InProcess:
@@ -66,10 +65,8 @@ class InProcess:
         self._spared = Spared(self._pipe, len(stages) - 1)
         self._optimizer = optimizer(recipe)(self._pipe.parameters())
         decay(self._optimizer, self._pipe)
-        loaded = checkpoint.load(folder, self._pipe, self._optimizer)
+        loaded = load_with_memories(folder, self._pipe, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
-        if loaded is not None:
-            load_memories(folder, self._pipe, loaded.step)
         self._saved = self.committed
         self.cost: SidedCost | None = None
 
@@ -121,10 +118,14 @@ class InProcess:
         if self._saved != self.committed:
             if self._recipe.on_nan == "stop":
                 verify_weights(self._pipe)
-            with self._due.saving():
-                save_memories(self._folder, self._pipe, self.committed, keep=_KEEP)
-                checkpoint.save(self._folder, self._pipe, self._optimizer, step=self.committed, keep=_KEEP)
+            until_written(f"step {self.committed}", self._write)
             self._saved = self.committed
+
+    def _write(self) -> None:
+        with self._due.saving():
+            save_memories(self._folder, self._pipe, self.committed)
+            save(self._folder, self._pipe, self._optimizer, step=self.committed, keep=2)
+            forget_memories(self._folder)
 
     def close(self) -> None:
         """Has nothing to end."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe import checkpoint
+from thinpipe.checkpoint.disk import until_written
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.compiled import compiled
@@ -87,9 +88,12 @@ class Local:
         if self._saved != self.committed:
             if self._recipe.on_nan == "stop":
                 verify_weights(self._model)
-            with self._due.saving():
-                checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
+            until_written(f"step {self.committed}", self._write)
             self._saved = self.committed
+
+    def _write(self) -> None:
+        with self._due.saving():
+            checkpoint.save(self._folder, self._model, self._optimizer, step=self.committed, keep=2)
 
     def close(self) -> None:
         """Has nothing to end."""

@@ -14,6 +14,8 @@ so that each step is in it once.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import platform
 import shlex
@@ -28,11 +30,13 @@ from typing import Any
 import torch
 
 import thinpipe
-from thinpipe.errors import ThinpipeError
+from thinpipe.checkpoint.disk import FolderLock, replace, until_written
+from thinpipe.errors import FolderError, ThinpipeError
 from thinpipe.finite import dumps, loads
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.settings import Settings
 
+_log = logging.getLogger("thinpipe")
 _RECIPE, _LOG, _SUMMARY, _STATES = "recipe.json", "log.jsonl", "summary.json", "states"
 
 
@@ -187,36 +191,19 @@ class RunFolder:
             RunError: it cannot be made.
             BusyError: another process trains in it.
         """
-        with self._writing():
-            self.path.mkdir(parents=True, exist_ok=True)
-            place = os.open(self.path, os.O_RDONLY)
         try:
-            self._lock(place)
-        except BaseException:
-            os.close(place)  # the folder is another's, empty as it may be yet
-            raise
+            lock = FolderLock(self.path, "wait for it, or choose another folder: --run DIR")
+        except FolderError as error:
+            raise (BusyError if error.is_busy else RunError)(str(error)) from error
         try:
             yield
         except BaseException:
+            lock.release()
             with suppress(OSError):
                 self.path.rmdir()
             raise
         finally:
-            os.close(place)  # and with it the lock, as when the process is killed
-
-    def _lock(self, place: int) -> None:
-        try:
-            import fcntl
-        except ImportError:  # not everywhere; there nobody is kept out
-            return
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(
-                f"another process trains in {self.path} right now; wait for it, or choose another folder: --run DIR"
-            ) from error
-        except OSError:  # a file system without locks
-            return
+            lock.release()
 
     def begin(self, origin: Origin) -> None:
         """Writes what the run is made from.
@@ -255,10 +242,15 @@ class RunFolder:
         except FileNotFoundError as error:
             raise RunError(f"{self.path} has no run; it would have a {_RECIPE}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from error
+            raise RunError(
+                f"{path} cannot be read: {error}; bring it back from a copy, or begin another run with another --run"
+            ) from error
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self, *, lenient: bool = False) -> Iterator[Line]:
         """Reads the log; a last line that was cut short is left out.
+
+        Args:
+            lenient: whether other lines that are damaged are left out as well, with a warning (default: no).
 
         Raises:
             RunError: another line is damaged.
@@ -273,12 +265,16 @@ class RunFolder:
                 value = loads(each)
                 line = _KINDS[value.pop("kind")](**value)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise RunError(f"line {number} of {path} is damaged: {each!r:.80}") from error
+                text = f"line {number} of {path} is damaged: {each!r:.80}"
+                if not lenient:
+                    raise RunError(f"{text}; the run can be resumed without it: --resume") from error
+                _log.warning("%s; it is left out", text)
+                continue
             yield line
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Writes the summary."""
-        _write(self.path / _SUMMARY, summary)
+        """Writes the summary, as soon as there is room for it."""
+        until_written(_SUMMARY, lambda: _write(self.path / _SUMMARY, summary))
 
     def log(self, committed: int) -> Log:
         """Opens the log, to go on after so many steps."""
@@ -310,9 +306,9 @@ class Log:
             self._drop_after(committed)
 
     def add(self, line: Line) -> None:
-        """Writes a line."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(_text(line))
+        """Writes a line, as soon as there is room for it."""
+        text = _text(line).encode()
+        until_written(f"a line of {_LOG}", lambda: self._append(text))
         if isinstance(line, NoteLine):
             self._notes.add(line.text)
         else:
@@ -328,14 +324,21 @@ class Log:
         if text not in self._notes:
             self.add(NoteLine(step=step, text=text))
 
+    def _append(self, text: bytes) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                # A full disk may take a part of it.
+                if file.write(text) < len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(end)
+                raise
+
     def _drop_after(self, committed: int) -> None:
-        lines = [line for line in self._folder.lines() if _steps(line) <= committed]
-        part = self._path.with_suffix(".part")
-        with part.open("w", encoding="utf-8") as file:
-            file.writelines(map(_text, lines))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        lines = [line for line in self._folder.lines(lenient=True) if _steps(line) <= committed]
+        text = "".join(map(_text, lines))
+        until_written(_LOG, lambda: replace(self._path, text))
         self._notes = {line.text for line in lines if isinstance(line, NoteLine)}
         self._last = next((line for line in reversed(lines) if not isinstance(line, NoteLine)), None)
 
@@ -358,6 +361,4 @@ def _steps(line: Line) -> int:
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(dumps(value, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    replace(path, dumps(value, indent=2) + "\n")

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from thinpipe.errors import NotFiniteError
+from thinpipe.errors import NotFiniteError, RolledBackError
 from thinpipe.train.ahead import Ahead
 from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Log, StepLine
@@ -82,13 +82,16 @@ class Loop:
             # steps, and they are taken again, with the same samples.
             step = trainer.committed
             self.log.rewind(step)
-            if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
-                self._evaluate(trainer, step)
-            if step >= self.total:
-                self._save(trainer)
-                return True
-            with self._explained(step):
-                self._step(trainer, step, ahead)
+            try:
+                if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
+                    self._evaluate(trainer, step)
+                if step >= self.total:
+                    self._save(trainer)
+                    return True
+                with self._explained(step):
+                    self._step(trainer, step, ahead)
+            except RolledBackError:
+                continue
         self._save(trainer)
         return False
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from thinpipe import checkpoint
 from thinpipe.bottleneck import decay
+from thinpipe.checkpoint.disk import until_written
 from thinpipe.links import Throttle
 from thinpipe.runtime.crossing import CodecChoice
 from thinpipe.runtime.pipeline import Pipeline
@@ -25,6 +26,7 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.side_costs import SidedCost, rank_sides
 from thinpipe.train.step_costs import RankCost, ranks_cost
 from thinpipe.train.stop import SharedStop
+from thinpipe.train.together import said_by
 from thinpipe.train.updates import is_kept, set_lr, verify_together
 
 
@@ -132,8 +134,12 @@ class Ranks:
         if self._saved != self.committed:
             if self._recipe.on_nan == "stop":
                 verify_together(self._pipeline, lambda said: self._pipeline.gather("whether weights are finite", said))
-            checkpoint.save(self._folder, self._pipeline, self._optimizer, step=self.committed, keep=2)
+            # All ranks hear of a full disk, and wait together.
+            until_written(f"step {self.committed}", self._write, said_by(self._pipeline.rank))
             self._saved = self.committed
+
+    def _write(self) -> None:
+        checkpoint.save(self._folder, self._pipeline, self._optimizer, step=self.committed, keep=2)
 
     def close(self) -> None:
         """Ends the pipeline, and writes the trace."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,8 @@ from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Line, Log, Origin, RunFolder, StepLine
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.settings import Settings
+
+_log = logging.getLogger("thinpipe")
 
 
 class ToldElsewhere(RecipeError):
@@ -126,6 +129,11 @@ class SilentLog(Log):
 
     def note(self, step: int, text: str) -> None:
         """Has nothing to write."""
+
+
+def said_by(rank: int) -> Callable[[str], None]:
+    """Has rank 0 alone say what all ranks know."""
+    return _log.debug if rank else _log.warning
 
 
 class Nobody:

@@ -74,7 +74,6 @@ _MODULES = {
 }
 
 
-
 def __getattr__(name: str) -> Any:
     """Imports a name or a module when it is first asked for: the command line shows its help without torch."""
     import importlib

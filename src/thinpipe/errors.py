@@ -89,6 +89,10 @@ class CheckpointError(ThinpipeError, RuntimeError):
     """A checkpoint that could not be written or found, is damaged, or is of another model."""
 
 
+class MissingPackageError(ThinpipeError, ImportError):
+    """Packages of thinpipe's extras that are needed and not installed; the message has the command for all of them."""
+
+
 class KeyFileError(ThinpipeError, ValueError):
     """A key that is none, or a file of keys that is damaged, in the way, or open to others."""
 

@@ -17,6 +17,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
+from thinpipe.errors import MissingPackageError
+
 MORE = "More options"
 """The panel of the options that only ``--help-all`` shows; the generated page of commands has them all."""
 
@@ -32,6 +34,14 @@ class Command(TyperCommand):
 
     def __init__(self, name: str | None, *, help: str | None = None, **words: Any) -> None:
         super().__init__(name, help=None if help is None else flowing(help), **words)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; packages that are missing for it are named in one line."""
+        try:
+            return super().invoke(ctx)
+        except MissingPackageError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from error
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Prints the help, all of it if ``--help-all`` asked for it."""

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, state_of
 from thinpipe.errors import CheckpointError
+from thinpipe.extras import need
 from thinpipe.stages.names import listed
 
 FORMAT = 1
@@ -139,6 +140,7 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
+        need("saved states", "safetensors")  # now rather than when the first is to be written
         self._folder = folder
         self._lock = threading.Lock()
 
@@ -409,8 +411,7 @@ def _digest_of(text: str) -> str:
 
 
 def _library() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("snapshots are files of safetensors; run: pip install 'thinpipe[net]'") from error
+    need("snapshots", "safetensors")
+    import safetensors.torch
+
     return safetensors

@@ -14,11 +14,11 @@ from rich.markup import escape
 from thinpipe.errors import ThinpipeError
 from thinpipe.remote.metrics import status_line
 from thinpipe.runtime.heap import keep_memory
-from thinpipe.train.stop import Stop
 
 if TYPE_CHECKING:
     from thinpipe.links.net.keys import ServerKeys
     from thinpipe.remote.server import Server
+    from thinpipe.train.stop import Stop
 
 _OFTEN, _SELDOM = 0.5, 10.0
 """Seconds between two looks at the sessions, in a terminal and elsewhere."""
@@ -60,6 +60,7 @@ def serve_command(
     try:
         from thinpipe.remote.server import Server  # only clients and servers need ZeroMQ
         from thinpipe.train.offers import Offers
+        from thinpipe.train.stop import Stop
         from thinpipe.train.user_offer import user_offers
 
         offers = Offers(recipe or None, user_offers(offer or []), files=file or [])

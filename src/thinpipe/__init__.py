@@ -2,23 +2,28 @@
 
 from typing import TYPE_CHECKING, Any
 
-from thinpipe import balance, skip
-from thinpipe.codecs import Codec, Packet, codec, compress, decode
-from thinpipe.cutting import split
-from thinpipe.data.replicas import ReplicaBatches
-from thinpipe.errors import ThinpipeError
-from thinpipe.runtime.heap import keep_memory
-from thinpipe.runtime.joining import join
-from thinpipe.runtime.pipe import Pipe
-from thinpipe.runtime.pipeline import Pipeline
-from thinpipe.stages.microbatch import NoChunk
-from thinpipe.stages.parts import Split
-from thinpipe.stages.phase import is_checkpointing, is_recomputing
-
 if TYPE_CHECKING:
+    from thinpipe import balance as balance
+    from thinpipe import skip as skip
+    from thinpipe.codecs import Codec as Codec
+    from thinpipe.codecs import Packet as Packet
+    from thinpipe.codecs import codec as codec
+    from thinpipe.codecs import compress as compress
+    from thinpipe.codecs import decode as decode
+    from thinpipe.cutting import split as split
+    from thinpipe.data.replicas import ReplicaBatches as ReplicaBatches
+    from thinpipe.errors import ThinpipeError as ThinpipeError
     from thinpipe.remote.client import Client as Client
     from thinpipe.remote.offer import Offer as Offer
     from thinpipe.remote.server import Server as Server
+    from thinpipe.runtime.heap import keep_memory as keep_memory
+    from thinpipe.runtime.joining import join as join
+    from thinpipe.runtime.pipe import Pipe as Pipe
+    from thinpipe.runtime.pipeline import Pipeline as Pipeline
+    from thinpipe.stages.microbatch import NoChunk as NoChunk
+    from thinpipe.stages.parts import Split as Split
+    from thinpipe.stages.phase import is_checkpointing as is_checkpointing
+    from thinpipe.stages.phase import is_recomputing as is_recomputing
 
 __version__ = "0.1.0"
 
@@ -46,17 +51,43 @@ __all__ = [
     "split",
 ]
 
-_WITH_A_NETWORK = {
-    "Client": "thinpipe.remote.client",
-    "Offer": "thinpipe.remote.offer",
-    "Server": "thinpipe.remote.server",
+_MODULES = {
+    "Client": "remote.client",
+    "Codec": "codecs",
+    "NoChunk": "stages.microbatch",
+    "Offer": "remote.offer",
+    "Packet": "codecs",
+    "Pipe": "runtime.pipe",
+    "Pipeline": "runtime.pipeline",
+    "ReplicaBatches": "data.replicas",
+    "Server": "remote.server",
+    "Split": "stages.parts",
+    "ThinpipeError": "errors",
+    "codec": "codecs",
+    "compress": "codecs",
+    "decode": "codecs",
+    "is_checkpointing": "stages.phase",
+    "is_recomputing": "stages.phase",
+    "join": "runtime.joining",
+    "keep_memory": "runtime.heap",
+    "split": "cutting",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs ZeroMQ when it is first asked for: nobody else has to have it."""
-    if name not in _WITH_A_NETWORK:
-        raise AttributeError(f"module 'thinpipe' has no attribute {name!r}")
+    """Imports a name or a module when it is first asked for: the command line shows its help without torch."""
     import importlib
+    from importlib.util import find_spec
 
-    return getattr(importlib.import_module(_WITH_A_NETWORK[name]), name)
+    if name in _MODULES:
+        found = getattr(importlib.import_module(f"thinpipe.{_MODULES[name]}"), name)
+        globals()[name] = found
+        return found
+    if not name.startswith("_") and find_spec(f"thinpipe.{name}") is not None:
+        return importlib.import_module(f"thinpipe.{name}")
+    raise AttributeError(f"module 'thinpipe' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Lists what was not imported yet, too."""
+    return sorted({*globals(), *__all__})

@@ -7,41 +7,57 @@ from typing import Annotated
 import typer
 
 from thinpipe import __version__
-from thinpipe.bench.command import bench_app
-from thinpipe.check.command import check_command
-from thinpipe.check.probe_command import probe_command
-from thinpipe.codecs.command import codecs_command
-from thinpipe.demo.command import demo_command
-from thinpipe.help import App
-from thinpipe.remote.keys_command import keygen_command
-from thinpipe.remote.serve_command import serve_command
-from thinpipe.report.command import report_command
-from thinpipe.reproduce.command import reproduce_app
-from thinpipe.schedule.command import schedule_app
-from thinpipe.trace.command import trace_app
-from thinpipe.train.command import train_command
+from thinpipe.help import App, Later
 
 app = App(
     help="Train PyTorch models cut into pipeline stages, with what crosses the cuts packed small.\n\n"
     "Begin with [bold]thinpipe demo[/bold]; then [bold]thinpipe train digits --stages 2 --codec wave:4[/bold]. Every "
     "command has a --help with an example.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-app.command("demo")(demo_command)
-app.command("check")(check_command)
-app.command("codecs")(codecs_command)
-app.command("probe")(probe_command)
-app.command("train")(train_command)
-app.command("serve")(serve_command)
-app.command("keygen")(keygen_command)
-app.command("report")(report_command)
-app.add_typer(bench_app, name="bench")
-app.add_typer(reproduce_app, name="reproduce")
-app.add_typer(schedule_app, name="schedule")
-app.add_typer(trace_app, name="trace")
+app.later.update(
+    demo=Later(
+        "thinpipe.demo.command:demo_command",
+        "Trains with a server over a slow link, without and with codecs, and writes a report; about a minute.",
+    ),
+    check=Later(
+        "thinpipe.check.command:check_command",
+        "Proves that your model computes the same in a pipe as on one device.",
+    ),
+    codecs=Later(
+        "thinpipe.codecs.command:codecs_command",
+        "Lists the codecs; or tells how many bytes a tensor takes in the codecs you name.",
+    ),
+    probe=Later(
+        "thinpipe.check.probe_command:probe_command",
+        "Tells what codecs at the cuts would do to your own model: its outputs, and the gradients of its parameters.",
+    ),
+    train=Later(
+        "thinpipe.train.command:train_command",
+        "Trains a recipe in one of five ways, with the same numbers in the log.",
+    ),
+    serve=Later(
+        "thinpipe.remote.serve_command:serve_command",
+        "Lends the middle of models to clients, which keep their data, their labels and both ends.",
+    ),
+    keygen=Later(
+        "thinpipe.remote.keys_command:keygen_command",
+        "Makes pairs of keys, with which a server and its clients know each other and encrypt what they say.",
+    ),
+    report=Later(
+        "thinpipe.report.command:report_command",
+        "Shows training runs: how well they learned, what they sent, how fast they were, and the commands that made "
+        "them.",
+    ),
+    bench=Later("thinpipe.bench.command:bench_app", "Measure, as ratios within one run."),
+    reproduce=Later(
+        "thinpipe.reproduce.command:reproduce_app",
+        "Measure the documents' tables and plots anew, their figures beside ours.",
+    ),
+    schedule=Later("thinpipe.schedule.command:schedule_app", "Look at schedules before anything runs."),
+    trace=Later("thinpipe.trace.command:trace_app", "Look at what a traced run did."),
+)
 
 
 def _show_version(*, wanted: bool) -> None:

@@ -136,6 +136,10 @@ class RolledBackError(ThinpipeError, RuntimeError):
     """Client and server went back to a step before the batches that this process has; ``committed`` says to which."""
 
 
+class MissingPackageError(ThinpipeError, ImportError):
+    """Packages of thinpipe's extras that are needed and not installed; the message has the command for all of them."""
+
+
 class KeyFileError(ThinpipeError, ValueError):
     """A key that is none, or a file of keys that is damaged, in the way, or open to others."""
 

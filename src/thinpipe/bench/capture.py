@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from thinpipe.extras import need
+
 SUFFIX = ".safetensors"
 
 Tick: TypeAlias = Callable[[str], None]
@@ -160,8 +162,7 @@ def load(folder: Path) -> dict[str, Tensor]:
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("tensors are kept by safetensors; run: pip install 'thinpipe[data]'") from error
+    need("captured tensors", "safetensors")
+    import safetensors.torch
+
     return safetensors.torch

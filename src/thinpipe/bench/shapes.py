@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from thinpipe.cutting import run_whole
+from thinpipe.extras import need
 from thinpipe.models import mobilenet_v2, vgg13
 
 MOBILENET, VGG, ROBERTA = "mobilenetv2", "vgg13", "roberta-base"
@@ -128,10 +129,8 @@ def part_of(tree: Any, rows: slice) -> Any:
 
 
 def _roberta(classes: int, *, tiny: bool) -> nn.Module:
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        raise ImportError(f"{ROBERTA} comes from transformers; run: pip install 'thinpipe[hf]'") from error
+    need(ROBERTA, "transformers")
+    transformers: Any = importlib.import_module("transformers")
     small = {
         "vocab_size": _TINY_WORDS,
         "hidden_size": 32,

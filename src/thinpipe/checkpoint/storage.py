@@ -25,6 +25,7 @@ from torch.futures import Future
 
 from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.errors import CheckpointError
+from thinpipe.extras import need
 
 
 class _Writer(StorageWriter):
@@ -180,8 +181,7 @@ def _described(entry: Entry) -> TensorStorageMetadata:
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("checkpoints are files of safetensors; run: pip install 'thinpipe[data]'") from error
+    need("checkpoints", "safetensors")
+    import safetensors.torch
+
     return safetensors

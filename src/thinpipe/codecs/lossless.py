@@ -10,7 +10,8 @@ from torch import Tensor
 
 from thinpipe.codecs.coder import Coder, Wrapper
 from thinpipe.codecs.packet import Packet
-from thinpipe.errors import PacketError, ThinpipeError
+from thinpipe.errors import PacketError
+from thinpipe.extras import need
 
 LEVEL = 1
 
@@ -59,10 +60,9 @@ class Zstd(Wrapper):
 
 
 def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ThinpipeError("'|zstd' needs the package zstandard; install thinpipe[zstd]") from error
+    need("codecs with |zstd", "zstandard")
+    import zstandard
+
     return zstandard
 
 

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from thinpipe.data.locate import DamagedDataError, cache_folder
 from thinpipe.errors import ThinpipeError
+from thinpipe.extras import need
 
 DECODE_PIXELS = 256
 """The edge of decoded images where nobody says otherwise: what an evaluation at 224 pixels resizes to."""
@@ -237,8 +238,7 @@ def square(image: Any, pixels: int) -> np.ndarray[Any, Any]:
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("images are decoded with Pillow; run: pip install 'thinpipe[data]'") from error
+    need("files of images", "PIL")
+    from PIL import Image
+
     return Image

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinpipe.extras import need
+
 
 @dataclass(frozen=True)
 class Digits:
@@ -32,12 +34,11 @@ def load_digits() -> Digits:
     """Loads the digits, always in the same order and split.
 
     Raises:
-        ImportError: scikit-learn is not installed.
+        MissingPackageError: scikit-learn is not installed.
     """
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise ImportError("the digits come with scikit-learn; run: pip install 'thinpipe[data]'") from error
+    need("the digits", "sklearn")
+    from sklearn import datasets
+
     images, labels = datasets.load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     images = torch.from_numpy(images).float().reshape(-1, 1, 8, 8)[order] / 16

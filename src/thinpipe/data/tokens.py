@@ -14,6 +14,7 @@ from torch import Tensor
 
 from thinpipe.data.locate import DamagedDataError, DataError
 from thinpipe.data.texts import Texts, TextSet
+from thinpipe.extras import need
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,10 +191,9 @@ class LocalTokenizer:
 
 
 def _from_folder(folder: Path) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("tokenizers are transformers'; run: pip install 'thinpipe[hf]'") from error
+    need("tokenizers", "transformers")
+    import transformers
+
     names = {each.name for each in folder.iterdir()}
     # Files that transformers itself began with, and cannot tell apart without a configuration beside them.
     alone = {"vocab.json", "merges.txt"} <= names and not names & {

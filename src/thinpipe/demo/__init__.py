@@ -5,3 +5,6 @@
     this process ── 20 Mbit/s each way, emulated ── another process
     images, labels, first and last layers           the middle
 """
+
+RECIPE = "digits"
+NONE = "none"

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from thinpipe.bench.options import kept
-from thinpipe.codecs import DEFAULT, codec
-from thinpipe.demo.compare import NONE, RECIPE, Demo, Trained
-from thinpipe.demo.record import record_of
+from thinpipe.demo import NONE, RECIPE
 from thinpipe.errors import ThinpipeError
+from thinpipe.extras import need
 from thinpipe.finite import dumps
 from thinpipe.help import a_folder
-from thinpipe.links.throttle import parse_rate
-from thinpipe.report.page import write_report
 
-_CODECS = (NONE, "sort:6+2", "had:4", DEFAULT)
+if TYPE_CHECKING:
+    from thinpipe.demo.compare import Demo, Trained
+
+_CODECS = f"{NONE},sort:6+2,had:4,wave:4"
 _WIDTH = 120
 
 
@@ -29,7 +28,7 @@ def demo_command(
     *,
     epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Epochs over the 1,438 training images.")] = 6,
     bandwidth: Annotated[str, typer.Option(metavar="RATE", help="Of the emulated link, each way.")] = "20mbit",
-    codecs: Annotated[str, typer.Option(metavar="A,B", help="Compared, each for both directions.")] = ",".join(_CODECS),
+    codecs: Annotated[str, typer.Option(metavar="A,B", help="Compared, each for both directions.")] = _CODECS,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of weights and the order of images.")] = 0,
     output: Annotated[
         Path | None,
@@ -47,6 +46,10 @@ def demo_command(
 
     Example: [bold]thinpipe demo --bandwidth 5mbit --codecs none,wave:4,block:2/32[/bold]
     """
+    need("thinpipe demo", "zmq", "safetensors", "sklearn", *(("zstandard",) if "|zstd" in codecs else ()))
+    from thinpipe.demo.compare import Demo
+    from thinpipe.report.page import write_report
+
     names = _verified(codecs, bandwidth)
     folder = output or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if folder.exists() and any(folder.iterdir()):
@@ -67,6 +70,9 @@ def demo_command(
         console.print(line, soft_wrap=True)
     console.print(f"\nreport: {page}", soft_wrap=True)
     if record is not None:
+        from thinpipe.bench.options import kept
+        from thinpipe.demo.record import record_of
+
         for each in done:
             made = kept(record_of(each, done, demo), output=record, tiny=False)
             console.print(f"recorded in {made.path(record)}", soft_wrap=True)
@@ -77,6 +83,9 @@ def demo_command(
 
 def _verified(codecs: str, bandwidth: str) -> list[str]:
     """Reads the codecs, before anything is started."""
+    from thinpipe.codecs import codec
+    from thinpipe.links.throttle import parse_rate
+
     names = list(dict.fromkeys(word.strip() for word in codecs.split(",")))
     try:
         for name in names:

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import torch
 
+from thinpipe.demo import NONE, RECIPE
 from thinpipe.demo.server import served
 from thinpipe.report.figures import Figures
 from thinpipe.report.run import Run
 from thinpipe.train.beginning import begin
 from thinpipe.train.training import train
 
-RECIPE = "digits"
 CHUNKS = 4
-NONE = "none"
 TRACE = "trace.json"
 """The file of a run in which a report looks for its timeline."""
 

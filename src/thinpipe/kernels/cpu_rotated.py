@@ -154,7 +154,8 @@ def _encode(
         for block in range(count):
             first = (at + block) * group
             given = x[first : min(first + group, x.size)]
-            values[: given.size] = given
+            for k in range(given.size):  # as an assignment, it would take a second more to compile
+                values[k] = given[k]
             values[given.size :] = given[-1]
             codes = tile[block * group : (block + 1) * group]
             step_bits, multiple = span_of(view, 0, group, bits, scratch)

@@ -39,7 +39,9 @@ def _counted(length: Any, half: int, edges: Any, cell: Any) -> None:
 @compiled
 def _binned(half: int, edges: Any, bins: Any, own: Any) -> None:
     """Finds for each bin the cell that it begins in, and the edges of all cells, with one more that nothing reaches."""
-    own[:half] = edges[half : 2 * half]
+    # One by one: an assignment of an array brings an error message with it, which takes a second to compile.
+    for k in range(half):
+        own[k] = edges[half + k]
     own[half] = np.inf
     begins = np.empty(1, np.float32)
     found = 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from thinpipe.extras import need
 from thinpipe.remote.cost import size_text
 
 State = Literal["training", "connected", "away"]
@@ -238,8 +239,7 @@ def _number(sessions: int) -> str:
 
 
 def _prometheus() -> Any:
-    try:
-        import prometheus_client.core
-    except ImportError as error:
-        raise ImportError("metrics need prometheus_client; run: pip install 'thinpipe[net]'") from error
+    need("metrics", "prometheus_client")
+    import prometheus_client.core
+
     return prometheus_client

@@ -36,6 +36,7 @@ from thinpipe.checkpoint.disk import damage_of, digest, digest_of, read_twice, r
 from thinpipe.checkpoint.entry import Entry, flush
 from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, state_of
 from thinpipe.errors import CheckpointError, DamagedError, DiskError
+from thinpipe.extras import need
 from thinpipe.stages.names import listed
 
 FORMAT = 1
@@ -141,6 +142,7 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
+        need("saved states", "safetensors")  # now rather than when the first is to be written
         self._folder = folder
         self._lock = threading.Lock()
 
@@ -421,8 +423,7 @@ def _read_tensors(folder: Path, entries: Mapping[str, Entry], size: int, expecte
 
 
 def _library() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("snapshots are files of safetensors; run: pip install 'thinpipe[net]'") from error
+    need("snapshots", "safetensors")
+    import safetensors.torch
+
     return safetensors

@@ -15,11 +15,11 @@ from thinpipe.errors import BAD_VALUES, ThinpipeError
 from thinpipe.help import a_folder, a_path
 from thinpipe.remote.metrics import status_line
 from thinpipe.runtime.heap import keep_memory
-from thinpipe.train.stop import Stop
 
 if TYPE_CHECKING:
     from thinpipe.links.net.keys import ServerKeys
     from thinpipe.remote.server import Server
+    from thinpipe.train.stop import Stop
 
 _ALL = "all"
 """For all recipes."""
@@ -74,6 +74,7 @@ def serve_command(
     try:
         from thinpipe.remote.server import Server  # only clients and servers need ZeroMQ
         from thinpipe.train.offers import Offers
+        from thinpipe.train.stop import Stop
         from thinpipe.train.user_offer import user_offers
 
         offers = Offers(_recipes(recipe or [], offer or []), user_offers(offer or []), files=file or [])

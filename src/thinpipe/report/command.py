@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from thinpipe.finite import dumps
 from thinpipe.help import a_file
-from thinpipe.report.entry import Entry, read_entries
-from thinpipe.report.page import write_page, write_text
-from thinpipe.report.show import as_markdown, in_terminal
-from thinpipe.train.log import RunError
+
+if TYPE_CHECKING:
+    from thinpipe.report.entry import Entry
 
 _WIDTH = 120
 _PAGE = "report.html"
@@ -48,6 +47,10 @@ def report_command(
 
     Example: [bold]thinpipe report runs/none runs/had-4 --output compared.html[/bold]
     """
+    from thinpipe.report.entry import read_entries
+    from thinpipe.report.show import as_markdown, in_terminal
+    from thinpipe.train.log import RunError
+
     try:
         entries = read_entries(runs)
         page = _write(entries, output, markdown=markdown)
@@ -68,6 +71,9 @@ def report_command(
 
 def _write(entries: Sequence[Entry], output: Path | None, *, markdown: bool) -> Path | None:
     """Writes a page, and tells where; None if markdown is to be printed instead."""
+    from thinpipe.report.page import write_page, write_text
+    from thinpipe.report.show import as_markdown
+
     if not markdown:
         return write_page(entries, output or (entries[0].run.path / _PAGE if len(entries) == 1 else Path(_PAGE)))
     return None if output is None else write_text(output, as_markdown(entries))

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from thinpipe.extras import need
 from thinpipe.train.log import Origin, RunError, RunFolder
-from thinpipe.train.recipe import PERMISSIONS
-from thinpipe.train.recipes import resolved
+from thinpipe.train.recipe import PERMISSIONS, Recipe
+from thinpipe.train.recipes import resolved, subject_of
 from thinpipe.train.settings import Settings
 from thinpipe.train.way import Way
 
@@ -32,9 +33,10 @@ def begin(
         path: of the folder (default: a new one in ``runs``).
 
     Raises:
-        ThinpipeError: the folder has a run, or there is no such recipe, value or setting.
+        ThinpipeError: the folder has a run, there is no such recipe, value or setting, or packages are missing.
     """
     recipe, settings = resolved(name, fields), Settings(**words).verify()
+    _verify_installed(recipe, settings)
     folder = RunFolder.fresh(name) if path is None else RunFolder(path)
     if folder.exists:
         raise RunError(f"{folder.path} has a run already; add --resume to go on with it, or choose another --run")
@@ -53,7 +55,7 @@ def resume(
         path: of the folder (default: the run of the recipe that was begun last).
 
     Raises:
-        ThinpipeError: there is no such run, or it was begun with other values.
+        ThinpipeError: there is no such run, it was begun with other values, or packages are missing.
     """
     asked = resolved(name, fields).to_json()
     folder = RunFolder.newest(name) if path is None else RunFolder(path)
@@ -65,12 +67,21 @@ def resume(
     before = recipe.to_json()
     _verify_same(before, {field: asked[field] for field in fields}, _FREE)
     _verify_same(settings.to_json(), words, _MAY_CHANGE)
+    _verify_installed(recipe, settings)
     longer = {field: asked[field] for field in _FREE if field in fields}
     return folder, replace(
         origin,
         recipe=recipe.changed(longer),
         settings=Settings.from_json(settings.to_json() | dict(words)).verify(),
     )
+
+
+def _verify_installed(recipe: Recipe, settings: Settings) -> None:
+    """Names all packages that are missing at once, before anything is begun."""
+    network = ("zmq",) if settings.way is Way.CONNECTED else ()
+    lossless = ("zstandard",) if "|zstd" in f"{settings.codec} {settings.grad_codec}" else ()
+    packages = subject_of(recipe.name).packages(recipe)
+    need(f"thinpipe train {recipe.name}", "safetensors", *packages, *network, *lossless)
 
 
 def _verify_way(folder: RunFolder, before: Settings, now: Settings) -> None:

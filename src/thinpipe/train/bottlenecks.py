@@ -17,6 +17,7 @@ from torch import nn
 
 from thinpipe.bottleneck import BottleneckError, insert, load_bottlenecks
 from thinpipe.bottleneck.spec import LinearSpec, parse_cuts
+from thinpipe.extras import need
 from thinpipe.stages.parts import Split
 from thinpipe.train.files import bottleneck_file
 from thinpipe.train.recipe import Recipe, RecipeError
@@ -106,10 +107,9 @@ def _by_cut(text: str, cuts: int) -> dict[int, str]:
 
 
 def _load(path: Path, stages: Sequence[nn.Module], text: str) -> None:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError("bottlenecks in files need safetensors; run: pip install 'thinpipe[data]'") from error
+    need("bottlenecks in files", "safetensors")
+    from safetensors.torch import load_file
+
     try:
         state = load_file(path)
     except Exception as error:

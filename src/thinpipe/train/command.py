@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from thinpipe.errors import BAD_VALUES, NotFiniteError, ThinpipeError
+from thinpipe.errors import BAD_VALUES, MissingPackageError, NotFiniteError, ThinpipeError
 from thinpipe.finite import dumps
 from thinpipe.help import MORE, HelpAll, a_file, a_folder
 from thinpipe.report.figures import Figures
@@ -34,7 +35,9 @@ _RECIPE, _RUN = "Recipe", "Run"
 
 
 def train_command(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"{', '.join(RECIPES)}.", show_default=False)],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help=f"{', '.join(RECIPES)}.", show_default=False)
+    ] = None,
     *,
     stages: Annotated[int | None, typer.Option(min=1, metavar="N", help="Cut the model into so many stages.")] = None,
     chunks: Annotated[int | None, typer.Option(metavar="N", help="Micro-batches in a batch.")] = None,
@@ -147,6 +150,9 @@ def train_command(
     - [bold]torchrun --nproc-per-node 2 -m thinpipe train digits --data-parallel[/bold]
     - [bold]thinpipe train digits --connect 127.0.0.1:5555[/bold]  with thinpipe serve
     """
+    if recipe is None:
+        _list_recipes()
+        raise typer.Exit(2)
     fields = {"cut": cut, "chunks": chunks, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
     fields |= {"pixels": pixels, "data_dir": data_dir, "bottleneck": bottleneck}
     words: dict[str, Any] = {"connect": connect, "key": key, "server": server, "codec": codec, "grad_codec": grad_codec}
@@ -171,6 +177,8 @@ def train_command(
         folder, origin = _chosen(recipe, given, _given(words), run, here, go_on=go_on)
         if trace is not None and not is_traced(origin.settings.way):
             raise RecipeError("--trace shows both sides of a network; add --connect host:port, or leave it out")
+    except MissingPackageError:
+        raise
     except ThinpipeError as error:
         if here is not None and here.rank:
             # Rank 0 says what is wrong; torchrun would end it for this one's failure before it could.
@@ -182,6 +190,15 @@ def train_command(
     if here is not None:
         leave(status)
     raise typer.Exit(status)
+
+
+def _list_recipes() -> None:
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    for name, subject in RECIPES.items():
+        grid.add_row(name, subject.about)
+    console = _console()
+    console.print("Say which recipe, as in: thinpipe train digits\n")
+    console.print(grid)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -63,4 +63,5 @@ DIGITS = Subject(
     data=_data,
     uses=frozenset({"pixels"}),
     sizes=range(8, 9),
+    packages=lambda _: ("sklearn",),
 )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thinpipe.extras import need
 from thinpipe.train.files import TINY, encoder_folder
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.weights import built
@@ -92,10 +93,9 @@ _OURS = ("num_labels", "id2label", "label2id", "architectures", "torch_dtype", "
 
 
 def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("text recipes need transformers; run: pip install 'thinpipe[hf]'") from error
+    need("recipes of texts", "transformers")
+    import transformers
+
     return transformers
 
 
@@ -141,10 +141,9 @@ def _load(model: Any, folder: Path) -> None:
 
 def _tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
     for file in files:
-        try:
-            from safetensors.torch import load_file
-        except ImportError as error:
-            raise ImportError("weights in files need safetensors; run: pip install 'thinpipe[data]'") from error
+        need("weights in files", "safetensors")
+        from safetensors.torch import load_file
+
         try:
             yield from load_file(file).items()
         except Exception as error:

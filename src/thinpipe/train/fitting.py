@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from thinpipe.bottleneck import bottleneck_state, fit, load_bottlenecks
+from thinpipe.extras import need
 from thinpipe.runtime.rank_step import moved
 from thinpipe.stages.parts import Split
 from thinpipe.train.data import Data
@@ -53,10 +54,9 @@ def share_bottlenecks(stages: Split) -> None:
 
 
 def _save(stages: Split, path: Path) -> None:
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise ImportError("what a fit finds is kept by safetensors; run: pip install 'thinpipe[data]'") from error
+    need("fitted bottlenecks", "safetensors")
+    from safetensors.torch import save_file
+
     state = {name: tensor.cpu().contiguous() for name, tensor in bottleneck_state(stages).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")

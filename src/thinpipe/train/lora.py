@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from thinpipe.extras import need
 from thinpipe.train.recipe import Recipe
 
 _TARGETS = ("query", "value", "q_lin", "v_lin")
@@ -26,12 +27,11 @@ def add_lora(model: Any, recipe: Recipe) -> None:
         recipe: says rank and scale, and the seed of the first weights.
 
     Raises:
-        ImportError: peft is not installed.
+        MissingPackageError: peft is not installed.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise ImportError("LoRA needs peft; run: pip install 'thinpipe[lora]', or train all: --set lora=0") from error
+    need("LoRA (--set lora=0 trains all)", "peft")
+    from peft import LoraConfig, inject_adapter_in_model
+
     prefix = f"{model.base_model_prefix}."
     here = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     targets = [name for name in _TARGETS if name in here]

@@ -53,6 +53,7 @@ class Subject:
         sizes: the edges that an image may have (default: it has no images).
         networks: what ``model`` can be (default: anything).
         datasets: what ``dataset`` can be (default: nothing that has a name).
+        packages: the modules that a recipe imports beside those of every training (default: none).
         matthews: whether Matthews' correlation is told beside the accuracy (default: it is not).
     """
 
@@ -67,6 +68,7 @@ class Subject:
     sizes: range = range(1)
     networks: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ("",)
+    packages: Callable[[Recipe], tuple[str, ...]] = lambda _: ()
     matthews: bool = False
 
     def verify(self, recipe: Recipe) -> Recipe:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from thinpipe.data.glue import load_glue
 from thinpipe.data.tokens import HashTokenizer, LocalTokenizer, Tokenizer, Tokens, tokenize
+from thinpipe.extras import need
 from thinpipe.models.hf import even_cuts
 from thinpipe.models.hf.anatomy import Anatomy
 from thinpipe.train.data import Data, Samples
@@ -45,12 +46,17 @@ _EDGE = 8
 
 
 def _model(recipe: Recipe) -> nn.Module:
+    need(f"the model of {recipe.name}", *_packages(recipe))
     model = encoder(recipe, _CLASSES)
     if recipe.lora:
         add_lora(model, recipe)
     if recipe.cut in _HALVED:
         halve_first(model.get_submodule(Anatomy.of(model).organs[1].name.rpartition(".")[0]))
     return model
+
+
+def _packages(recipe: Recipe) -> tuple[str, ...]:
+    return ("transformers", "peft") if recipe.lora else ("transformers",)
 
 
 def _place(recipe: Recipe, model: nn.Module) -> Cut:
@@ -137,6 +143,7 @@ def _subject(about: str, defaults: Recipe) -> Subject:
             }
         ),
         datasets=("rte", "cola"),
+        packages=_packages,
         matthews=True,
     )
 

@@ -14,6 +14,7 @@ from thinpipe.data.augment import CIFAR, IMAGENET, Augment, CentreCrop, Normalis
 from thinpipe.data.folders import list_images
 from thinpipe.data.images import ImageSet
 from thinpipe.data.named import load_images
+from thinpipe.extras import need
 from thinpipe.train.data import Data, Samples
 from thinpipe.train.files import NONE, weights_file
 from thinpipe.train.networks import CUTS, NETWORKS
@@ -45,10 +46,9 @@ def _classes(recipe: Recipe) -> int:
 
 def _load(model: nn.Sequential, file: Path) -> None:
     """Gives a network the weights of a file, but for its last layer, whose classes are others."""
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError("weights in files need safetensors; run: pip install 'thinpipe[data]'") from error
+    need("weights in files", "safetensors")
+    from safetensors.torch import load_file
+
     try:
         state = load_file(file)
     except Exception as error:
@@ -152,6 +152,7 @@ def _subject(about: str, defaults: Recipe) -> Subject:
         sizes=range(32, 513),
         networks=tuple(NETWORKS),
         datasets=(*_CLASSES, _OWN),
+        packages=lambda recipe: () if recipe.dataset in ("cifar10", "cifar100") else ("PIL",),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-try:
-    import zmq as zmq
-    from zmq.utils import z85 as z85
-except ImportError as error:
-    raise ImportError("clients and servers speak ZeroMQ; run: pip install 'thinpipe[net]'") from error
+from thinpipe.extras import need
+
+need("clients and servers", "zmq")
+
+import zmq as zmq  # noqa: E402
+from zmq.utils import z85 as z85  # noqa: E402

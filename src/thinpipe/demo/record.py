@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thinpipe.bench.record import Machine, Record
-from thinpipe.demo.compare import CHUNKS, NONE, RECIPE, Demo, Trained
+from thinpipe.demo import NONE, RECIPE
+from thinpipe.demo.compare import CHUNKS, Demo, Trained
 
 
 def record_of(each: Trained, done: Sequence[Trained], demo: Demo) -> Record:

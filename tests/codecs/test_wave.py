@@ -11,6 +11,7 @@ from thinpipe.codecs.groups import Groups
 from thinpipe.codecs.laplace import GAINS, MOST_BITS
 from thinpipe.codecs.octaves import LEAST, allotted, octaves_of, sigmas_of
 from thinpipe.codecs.places import Places
+from thinpipe.codecs.wave import _shared
 from thinpipe.errors import SpecError
 
 
@@ -207,6 +208,16 @@ def test_a_value_that_is_not_finite_spoils_its_own_place_alone():
     lost[2, :, 16:, :16] = True
     assert torch.equal(y.isnan(), lost)
     assert float((y - x)[~lost].norm() / x[~lost].norm()) < 1e-2
+
+
+def test_what_is_known_of_a_large_packet_is_not_kept():
+    """It took a hundred times the memory of what was told, and stayed when the sender had gone."""
+    a = codec("wave:8")
+    _shared.cache_clear()
+    for channels, kept in ((2048, 0), (16, 1)):
+        x = torch.randn(16, channels, 12, 12)
+        assert a.decode(a.encode(x)).shape == x.shape
+        assert _shared.cache_info().currsize == kept
 
 
 def test_autocast_changes_nothing():

@@ -47,6 +47,9 @@ _WORK = 1 << 29
 
 _SOME = 32
 
+_MOST_KEPT = 1 << 18
+"""Of a tensor that is told more, nothing is kept for the next: whoever sends packets would choose how much is kept."""
+
 _TINY = torch.finfo(torch.float32).tiny
 
 _APART = 1 / 8
@@ -142,7 +145,8 @@ class Wave(Coder):
 
     def _shared(self, told: Tensor, places: Places, groups: Groups) -> _Share:
         """Finds how bits are shared, by what was told."""
-        return _shared(places, groups, told.cpu().numpy().tobytes(), self._total(places), told.device)
+        found = _shared if told.numel() <= _MOST_KEPT else _shared.__wrapped__
+        return found(places, groups, told.cpu().numpy().tobytes(), self._total(places), told.device)
 
     def _octaves(
         self, waves: Tensor, tiles: Tensor, scales: Tensor, order: Tensor, places: Places, groups: Groups

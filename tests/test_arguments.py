@@ -14,11 +14,20 @@ from thinpipe.links.throttle import Throttle, parse_rate
 from thinpipe.torchgpipe import GPipe
 
 NAN = math.nan
-WHOLE = [0, -1, 2.5, 2.0, NAN, math.inf, True, False, "2", "", None, [2], object(), torch.tensor(1.5)]
+
+
+class Nothing:
+    """Stands for a value of a type that nobody expects; its name is the same in every process, as xdist wants."""
+
+    def __repr__(self):
+        return "Nothing()"
+
+
+WHOLE = [0, -1, 2.5, 2.0, NAN, math.inf, True, False, "2", "", None, [2], Nothing(), torch.tensor(1.5)]
 FROM_ZERO = [value for value in WHOLE if value is False or value != 0]
-SECONDS = [0, -1, NAN, math.inf, True, "1", "", None, [1.0], object()]
+SECONDS = [0, -1, NAN, math.inf, True, "1", "", None, [1.0], Nothing()]
 FLAG = [0, 1, "no", "", None, 2.5]
-TEXT = ["", "nonsense", 5, True, NAN, ["all"], object()]
+TEXT = ["", "nonsense", 5, True, NAN, ["all"], Nothing()]
 CODEC = [
     "",
     "nonsense",
@@ -32,10 +41,10 @@ CODEC = [
     True,
     NAN,
     ["block:4"],
-    object(),
+    Nothing(),
 ]
-DEVICE = ["", "abacus", "cuda:x", -1, NAN, True, ["cpu"], object()]
-FUNCTION = [5, "sgd", True, object()]
+DEVICE = ["", "abacus", "cuda:x", -1, NAN, True, ["cpu"], Nothing()]
+FUNCTION = [5, "sgd", True, Nothing()]
 PATH = ["", " ", 5, True, NAN, b"raw", "a\0b"]
 
 
@@ -120,7 +129,7 @@ def batches(**given):
     return ReplicaBatches(given.pop("source"), **given)
 
 
-BALANCE = [2, "21", [1.5, 1.5], [True, 2], [], [0, 3], [-1, 4], [NAN, 1], ["2", "1"], [4], object()]
+BALANCE = [2, "21", [1.5, 1.5], [True, 2], [], [0, 3], [-1, 4], [NAN, 1], ["2", "1"], [4], Nothing()]
 PLACES = [5, "1", ["nonsense"], [1], [None], {"1": 2}, True, ["1", "1"], ["2", "1"]]
 
 PIPE = {
@@ -144,7 +153,7 @@ BAD = {
         "loss_fn": FUNCTION,
         "schedule": [*TEXT, None],
         "ahead": FROM_ZERO,
-        "map": [0, "00", [0], [0.0, 0], [True, 0], [0, 1], [0, -1], [NAN, 0], [], object()],
+        "map": [0, "00", [0], [0.0, 0], [True, 0], [0, 1], [0, -1], [NAN, 0], [], Nothing()],
         "replicas": [*WHOLE, 2],
         "device": DEVICE,
         "checkpoint": [*TEXT, [9], [-1], [0.0], [True], None],
@@ -212,7 +221,7 @@ BAD = {
         "model": [None, 5, "model", {"weight": torch.ones(1)}],
         "optimizer": [5, "sgd", sgd, True],
         "step": FROM_ZERO,
-        "extra": [5, "x", {"a": object()}, [1]],
+        "extra": [5, "x", {"a": Nothing()}, [1]],
         "keep": optional(WHOLE),
     },
     load: {
@@ -239,7 +248,7 @@ BAD = {
         "seed": FROM_ZERO,
     },
     batches: {
-        "source": [2.5, True, "8", -1, None, object()],
+        "source": [2.5, True, "8", -1, None, Nothing()],
         "replica": [*FROM_ZERO, 2],
         "replicas": WHOLE,
         "batch_size": WHOLE,  # None is for a batch sampler, and refused beside a number of rows
@@ -258,8 +267,15 @@ NEEDED = {
     save: {"optimizer": None},
 }
 GOOD = [pipe, gpipe, pipeline, server, offer, compress, split, by_time, by_size, insert, batches, Throttle]
+
+
+def _named(value):
+    """Names a value alike in every process, as xdist wants: without the address of a function."""
+    return getattr(value, "__name__", repr(value))[:30]
+
+
 CASES = [
-    pytest.param(call, name, value, id=f"{call.__name__}-{name}-{value!r:.30}".replace("\0", "0"))
+    pytest.param(call, name, value, id=f"{call.__name__}-{name}-{_named(value)}".replace("\0", "0"))
     for call, arguments in BAD.items()
     for name, values in arguments.items()
     for value in values

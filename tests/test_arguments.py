@@ -304,7 +304,8 @@ def given_to(call, tmp_path, name, value):
 
 
 @pytest.mark.parametrize(("call", "name", "value"), CASES)
-def test_a_bad_value_is_refused_by_name(call, name, value, tmp_path):
+def test_a_bad_value_is_refused_by_name(call, name, value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a path that is taken for one is relative
     with pytest.raises(ThinpipeError) as told:
         given_to(call, tmp_path, name, value)
     assert isinstance(told.value, ValueError | TypeError | IndexError | RuntimeError)

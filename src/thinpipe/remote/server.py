@@ -379,10 +379,7 @@ class Server:
             self._shelves[newest] = self._shelves.pop(newest)
         away = [name for name in self._shelves if name not in self._sessions]
         for name in away[: -_KEPT * self.max_clients]:
-            _log.info(
-                "session %s is dropped: there is no folder to save it in",
-                name[:8],
-            )
+            _log.info("session %s is dropped: there is no folder to save it in", name[:8])
             del self._shelves[name]
 
     def _sweep(self) -> None:
@@ -392,11 +389,7 @@ class Server:
                 for session in self._sessions.values():
                     session.end_if_stuck(self.idle)
                 for session in [each for each in self._sessions.values() if each.is_away and each.heard < limit]:
-                    _log.info(
-                        "session %s was idle for %g s; it is saved and unloaded",
-                        session.name[:8],
-                        self.idle,
-                    )
+                    _log.info("session %s was idle for %g s; it is saved and unloaded", session.name[:8], self.idle)
                     self._put_away(session)
 
     def _shelf(self, name: str) -> tuple[Shelf, dict[str, Any] | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from thinpipe.codecs.warm import warm
 from thinpipe.demo import NONE, RECIPE
 from thinpipe.demo.server import served
 from thinpipe.report.figures import Figures
@@ -76,6 +77,7 @@ class Demo:
             ThinpipeError: the server did not start, or there is no such codec.
             KeyboardInterrupt: somebody wanted to stop.
         """
+        warm(self.codecs)  # by one process for both
         with _half_of_the_cores() as threads, served(RECIPE, threads=threads) as address:
             for codec in self.codecs:
                 tell(codec)

@@ -7,11 +7,18 @@ integer minima and not those of floats, and because NaN and the infinities are t
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core import event
+from numba.core.dispatcher import Dispatcher
 from torch import Tensor
+
+_log = logging.getLogger("thinpipe")
 
 TILE = 1024
 """Values whose codes are computed and packed while they stay in the first-level cache."""
@@ -23,9 +30,45 @@ def compiled(function: Any, **options: Any) -> Any:
     """Compiles a function that releases the GIL, once for all processes where there is a folder to keep it in."""
     options = {"nogil": True, "error_model": "numpy", **options}
     try:
-        return numba.njit(cache=True, **options)(function)
+        made = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's may be written
         return numba.njit(**options)(function)
+    if isinstance(made, Dispatcher):
+        made._cache.save_overload = _unless_the_disk_is_full(made._cache.save_overload)
+    return made
+
+
+def _unless_the_disk_is_full(save: Callable[..., None]) -> Callable[..., None]:
+    """Lets a function be used that was compiled and cannot be kept: numba would raise from the call that needed it."""
+
+    def saved(*args: Any) -> None:
+        with suppress(OSError):
+            save(*args)
+
+    return saved
+
+
+class _Compilations(event.Listener):
+    """Says once that kernels are being compiled, and for how long they are kept."""
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        function = event.data["dispatcher"]
+        if self.said or not function.py_func.__module__.startswith("thinpipe."):
+            return
+        self.said = True
+        folder = function.stats.cache_path
+        kept = f"once: they are kept in {folder}"
+        if folder is None:
+            kept = "in every process: no folder can keep them; set NUMBA_CACHE_DIR to one that can be written"
+        _log.warning("compiling codecs for this CPU, which takes some seconds, %s", kept)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Compilations())
 
 
 def inlined(function: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from thinpipe.codecs import Codec, codec
+from thinpipe.codecs.warm import warm
 from thinpipe.errors import ArgumentError
 from thinpipe.runtime.parcel import Coded, Edge, Grads, Parcel, edges_out_of
 from thinpipe.runtime.transfer import mark_ready
@@ -175,12 +176,16 @@ class Crossing:
 def crossings(stages: Iterable[Stage], forward: CodecChoice, backward: CodecChoice) -> dict[Edge, Crossing]:
     """Makes the codecs of all edges between stages; a skip has those of the cut it leaves by.
 
+    Where stages are on the CPU, the first codecs of a machine are compiled now, rather than in the first step.
+
     Raises:
         ValueError: a codec is given for a cut that there is not.
         SpecError: there is no such codec.
     """
     stages = list(stages)
     there, back = (by_cut(choice, len(stages) - 1) for choice in (forward, backward))
+    if any(stage.device.type == "cpu" for stage in stages):
+        warm((*there, *back))
     return {
         edge: Crossing(there[edge.source], back[edge.source]) for stage in stages[:-1] for edge in edges_out_of(stage)
     }

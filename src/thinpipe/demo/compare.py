@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +78,14 @@ class Demo:
             ThinpipeError: the server did not start, or there is no such codec.
             KeyboardInterrupt: somebody wanted to stop.
         """
-        warm(self.codecs)  # by one process for both
-        with _half_of_the_cores() as threads, served(RECIPE, threads=threads) as address:
-            for codec in self.codecs:
-                tell(codec)
-                yield self._train(codec, address)
+        with ThreadPoolExecutor(1) as beside, _half_of_the_cores() as threads:
+            # By one process for both, while the other one starts.
+            compiled = beside.submit(warm, self.codecs)
+            with served(RECIPE, threads=threads) as address:
+                compiled.result()
+                for codec in self.codecs:
+                    tell(codec)
+                    yield self._train(codec, address)
 
     def _train(self, codec: str, address: str) -> Trained:
         path = self.folder / _file_name(codec)

@@ -15,7 +15,6 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import event
-from numba.core.dispatcher import Dispatcher
 from torch import Tensor
 
 _log = logging.getLogger("thinpipe")
@@ -33,8 +32,9 @@ def compiled(function: Any, **options: Any) -> Any:
         made = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's may be written
         return numba.njit(**options)(function)
-    if isinstance(made, Dispatcher):
-        made._cache.save_overload = _unless_the_disk_is_full(made._cache.save_overload)
+    cache = getattr(made, "_cache", None)
+    if cache is not None:  # numba can be told to compile nothing
+        cache.save_overload = _unless_the_disk_is_full(cache.save_overload)
     return made
 
 
@@ -48,7 +48,7 @@ def _unless_the_disk_is_full(save: Callable[..., None]) -> Callable[..., None]:
     return saved
 
 
-class _Compilations(event.Listener):
+class _Compilations(event.Listener):  # type: ignore[misc]
     """Says once that kernels are being compiled, and for how long they are kept."""
 
     said = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thinpipe.errors import ArgumentError, DeviceError, ThinpipeError
-from thinpipe.suggest import instead_of
+from thinpipe.suggest import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,8 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     names = list(known)
     if value in names:
         return str(value)
-    more = f"; {instead_of(value, names)}" if isinstance(value, str) else ""
+    near = nearest(value, names) if isinstance(value, str) else None
+    more = "" if near is None else f"; did you mean {near!r}?"
     raise ArgumentError(f"{name} must be one of {', '.join(map(repr, names))}, got {value!r:.100}{more}")
 
 

@@ -53,7 +53,7 @@ app.later.update(
     bench=Later("thinpipe.bench.command:bench_app", "Measure, as ratios within one run."),
     reproduce=Later(
         "thinpipe.reproduce.command:reproduce_app",
-        "Measure the documents' tables and plots anew, their figures beside ours.",
+        "Measure published tables and plots anew, their figures beside ours: Epipe's and torchgpipe's.",
     ),
     schedule=Later("thinpipe.schedule.command:schedule_app", "Look at schedules before anything runs."),
     trace=Later("thinpipe.trace.command:trace_app", "Look at what a traced run did."),

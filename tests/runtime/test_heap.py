@@ -22,7 +22,7 @@ def step():
     tensors = [torch.ones(12 << 20) for _ in range(3)]  # of 48 MiB: glibc never keeps pieces of more than 32
 
 
-for _ in range(3):  # until the heap has a place for everything
+for _ in range(6):  # until the heap has a place for everything
     step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(3):

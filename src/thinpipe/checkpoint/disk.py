@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -175,8 +176,8 @@ class FolderLock:
         self._path, self._made = folder / _LOCK, not folder.exists()
         try:
             while self._number is None:
-                folder.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):  # whoever had it before may be removing it, empty, this moment
+                    _make(folder)
                     self._number = self._locked(advice)
             with tempfile.TemporaryFile(dir=folder) as probe:
                 probe.write(bytes(1))
@@ -215,6 +216,15 @@ class FolderLock:
             raise
         os.close(number)
         return None
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # Something else has the name; or the folder was there when it was to be made, and gone when it was looked at.
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise
 
 
 def _flock(number: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -123,9 +124,10 @@ class Settings:
             if text is not None:
                 codecs_in(text)
         if self.connect is not None:
-            from thinpipe.links.net.addresses import Address  # only clients and servers need ZeroMQ
+            with suppress(ImportError):  # a package that is missing is named later, with all others that are
+                from thinpipe.links.net.addresses import Address
 
-            Address.parse(self.connect)
+                Address.parse(self.connect)
         self.rate()
         _ = self.workers
         for device in self.device_list() or (self.device,):

@@ -176,8 +176,8 @@ class FolderLock:
         self._path, self._made = folder / _LOCK, not folder.exists()
         try:
             while self._number is None:
+                _make(folder)
                 with suppress(FileNotFoundError):  # whoever had it before may be removing it, empty, this moment
-                    _make(folder)
                     self._number = self._locked(advice)
             with tempfile.TemporaryFile(dir=folder) as probe:
                 probe.write(bytes(1))
@@ -223,8 +223,9 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         # Something else has the name; or the folder was there when it was to be made, and gone when it was looked at.
-        if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise
+        with suppress(FileNotFoundError):
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise
 
 
 def _flock(number: int) -> bool:

@@ -330,6 +330,17 @@ def test_the_table_of_the_wire_in_the_readme_is_the_recorded_one():
         assert figures == [f"{record[f'{name}_ms']:.0f}" for record in records]
 
 
+def test_the_table_of_the_demo_in_the_readme_is_the_recorded_one():
+    readme = (ROOT / "README.md").read_text()
+    files = sorted((ROOT / "results/demo").glob("*.json"))
+    assert len(files) == 4
+    for record in (json.loads(file.read_text()) for file in files):
+        codec, milliseconds = record["settings"]["codec"], 1e3 * record["seconds_per_batch"]
+        sent = f"{record['bytes_per_batch'] / 1e3:.1f} | {record['ratio']:.1%}"
+        row = f"{record['accuracy']:.2%} | {sent} | {milliseconds:.0f} | {record['over_none']:.1f}x |"
+        assert re.search(rf"^\| (\*\*)?{re.escape(codec)}(\*\*)? \| {re.escape(row)}$", readme, re.MULTILINE), row
+
+
 def test_the_sums_of_channels_in_the_catalogue_are_the_recorded_ones():
     record = json.loads((ROOT / "results/codecs/mobilenetv2-cut1-gradient.json").read_text())
     page = " ".join((ROOT / "docs/codecs.md").read_text().split())

@@ -196,7 +196,7 @@ def test_without_records_the_page_says_how_they_are_made(tmp_path):
 
 def test_short_trainings_have_a_page_of_their_own_without_published_figures_or_pictures_of_epipes_codecs(tmp_path):
     for name, value in (("none", 0.95), ("sort6+2", 0.9), ("had4", 0.94), ("wave4", 0.95)):
-        save(tmp_path, record("short-cifar10", name, 0, value, epochs=10))
+        save(tmp_path, *(record(f"short-{images}", name, 0, value, epochs=10) for images in ("cifar10", "food101")))
     text = page(tmp_path, tmp_path / "docs")
     assert "had4" not in text and "No table has been trained" in text
     short = (tmp_path / "docs/short-trainings.md").read_text()

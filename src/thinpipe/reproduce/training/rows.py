@@ -10,7 +10,6 @@ from pathlib import Path
 from thinpipe.bench.record import Record
 from thinpipe.reproduce.training.table import Row, Table
 
-
 SPIKE, EARLY = 4.0, 0.25
 """How many times the median norm of an epoch's gradients its largest is in a damaged run, and in what part of it."""
 

@@ -32,17 +32,16 @@ def test_the_page_shows_what_was_recorded(tmp_path):
     shared = ("--tiny", "--devices", "cpu:4", "--output", results)
     run("unet-speed", *shared, "--rows", "baseline,pipeline-1", "--steps", 1, "--epochs", 2)
     run("unet-memory", *shared, "--rows", "pipeline-1")
-    run("amoebanet-speed", *shared, "--rows", "n2m4", "--rounds", 1)
     run("unet-timeline", *shared, "--steps", 1, "--epochs", 2)
     run("page", "--results", results, "--docs", docs)
     page = (docs / "benchmarks.md").read_text()
     record = Record.load(results / "unet-speed" / "pipeline-1-tiny-2x1-cpu.json")
     assert f"{record.results['throughput']:.3f}" in page and "0.858x" in page
-    assert page.count("No results are recorded") == len(SECTIONS) - 4
+    assert page.count("No results are recorded") == len(SECTIONS) - 3
     for target in re.findall(r"\]\((?!https:)([^)]+)\)", page):
         assert (docs / target).exists(), target
     pictures = sorted(picture.name for picture in (docs / "img").iterdir())
-    assert pictures == ["amoebanet-speed-cores.svg", "unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
+    assert pictures == ["unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
     for picture in (docs / "img").iterdir():
         root = ElementTree.parse(picture).getroot()
         assert root.find(f"{SVG}title").text and root.find(f"{SVG}desc").text

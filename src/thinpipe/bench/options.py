@@ -50,8 +50,7 @@ AsPublished: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--published-epochs",
-        help="As long as published: 10 epochs of the whole data set, the remainder as a smaller batch; instead of "
-        "--epochs and --steps.",
+        help="10 whole epochs with their remainder, whatever --epochs and --steps say.",
     ),
 ]
 

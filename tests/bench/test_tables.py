@@ -48,6 +48,16 @@ def test_memory_on_the_cpu_trains_and_counts_parameters_only(command, tmp_path):
     assert tuple(record.published.values()) == published
 
 
+def test_a_limit_that_is_not_the_rows_own_is_in_the_name_of_its_record():
+    words = ("amoebanet-memory", "--tiny", "--devices", "cpu:1", "--rows", "baseline,pipeline-1", "--json")
+    for limit, names in (
+        (0, ["baseline-tiny-no-limit", "pipeline-1-tiny"]),
+        (22, ["baseline-tiny", "pipeline-1-tiny-limit-22"]),
+    ):
+        run = bench(*words, "--limit", str(limit))
+        assert [row["row"].removesuffix("-cpu") for row in run["rows"]] == names
+
+
 def test_memory_of_real_rows_is_refused_on_the_cpu():
     assert "not measurable on CPU" in bench("unet-memory", "--devices", "cpu:8", fails=True)
 
@@ -147,11 +157,10 @@ def test_the_timeline_is_set_beside_the_published_four(tmp_path):
 
 
 def test_a_row_is_measured_as_long_as_published_if_asked():
-    row = replace(tiny(UNET_SPEED).rows[0], batch=4)
-    table = replace(tiny(UNET_SPEED), dataset=10)
+    table = tiny(UNET_SPEED)
     length = Length.of(3, 1, published=True)
-    record = measure_speed(table, row, [torch.device("cpu")], length=length)
-    assert (record.settings["epochs"], record.settings["steps"], record.settings["samples_an_epoch"]) == (10, 3, 10)
+    record = measure_speed(table, replace(table.rows[0], batch=16), [torch.device("cpu")], length=length)
+    assert (record.settings["epochs"], record.settings["steps"], record.settings["samples_an_epoch"]) == (10, 3, 40)
     assert len(record.samples["epoch"]) == 9, "the first is not counted"
     usual = Length(3, 10)
     assert [Length.of(*each, published=False).different(usual) for each in ((3, 10), (3, 6), (5, 0))] == [

@@ -13,6 +13,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -63,12 +64,12 @@ def measure_timeline(
             torch.cuda.reset_peak_memory_stats(gpu)
         seconds, shares = [], []
         for _ in range(length.epochs):
-            took, busy = _epoch(lambda: [step() for _ in batches], devices)
+            took, busy = _epoch(lambda: [step(rows) for rows in batches], devices)
             seconds.append(took)
             shares.append(busy)
             tick()
         reserved = sum(torch.cuda.max_memory_reserved(gpu) for gpu in gpus(devices)) / GIB
-        share = _kernels_share(step, devices) if gpus(devices) else statistics.mean(shares[1:])
+        share = _kernels_share(partial(step, row.batch), devices) if gpus(devices) else statistics.mean(shares[1:])
     notes = [] if gpus(devices) else [ON_CPU]
     results = {
         "throughput": statistics.mean(sum(batches) / each for each in seconds[1:]),
@@ -87,12 +88,13 @@ def measure_timeline(
     return Record(table.bench, results, samples, settings, Machine.current(), row.name, notes=notes)
 
 
-def _step(workload: Workload, module: nn.Module) -> Callable[[], None]:
+def _step(workload: Workload, module: nn.Module) -> Callable[[int], None]:
+    """Makes a step of training on the first rows of the batch."""
     images, target = workload.batch()
     optimizer = workload.optimizer(module.parameters())
 
-    def step() -> None:
-        workload.loss(module(images), target).backward()
+    def step(rows: int) -> None:
+        workload.loss(module(images[:rows]), target[:rows]).backward()
         optimizer.step()
         optimizer.zero_grad()
 

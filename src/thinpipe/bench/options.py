@@ -105,7 +105,9 @@ def report(
     """Prints the table and where its rows were ``kept``, and ends with a line of JSON if asked to."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
-    grid = Grid(*sheet.heads, title=sheet.title)
+    grid = Grid(title=sheet.title)
+    for head in sheet.heads:
+        grid.add_column(head, overflow="fold")
     for line in sheet.lines:
         grid.add_row(*line)
     console.print(grid)

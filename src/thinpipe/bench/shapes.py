@@ -110,13 +110,13 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits, targets)
 
 
-def optimizer_of(name: str, parameters: Any) -> torch.optim.Optimizer:
+def optimizer_of(name: str, parameters: Any, *, momentum: float = 0.9) -> torch.optim.Optimizer:
     """Makes ``sgd`` with momentum, ``adamw``, or ``adamw_fused``, which updates a tensor in one go.
 
     Steps are small, for weights are random and only time counts.
     """
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=momentum)
     # None leaves the choice to PyTorch, as most programs do: one tensor after the other on a CPU, all at once on a GPU.
     return torch.optim.AdamW(parameters, lr=2e-5, fused=True if name == "adamw_fused" else None)
 

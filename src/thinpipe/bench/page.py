@@ -232,8 +232,9 @@ _VERSUS = Section(
     "pipeline-vs-dp",
     "Pipeline and data parallel",
     "thinpipe reproduce dp-vs-pipeline",
-    "Epipe's rows, trained by data parallel processes (`DistributedDataParallel`) and by pipelines, and the same batches "
-    "by one process. Rows beside which nothing is published have the same batch for both ways, or a codec at the cuts.",
+    "Epipe's rows, trained by data parallel processes (`DistributedDataParallel`) and by pipelines. Rows beside which "
+    "nothing is published are one process alone, the batch of a pipeline trained by data parallel processes, or have a "
+    "codec at the cuts.",
     tuple(
         f"{model}-{processes}-{batch}"
         for model in ("mobilenetv2", "roberta-base")

@@ -83,6 +83,13 @@ class Shape:
         return [next(names) for _, names in blocks][1:]
 
     @property
+    def parts(self) -> list[str]:
+        """What is not as the documents have it, for the name of a row."""
+        if self.tiny:
+            return ["tiny"]
+        return [] if self == Shape.of(self.name) else [f"size{self.size}"]
+
+    @property
     def ends(self) -> int:
         """How many units a client has at each end: RoBERTa's has the first and the last layer as well."""
         return 2 if self.name == ROBERTA else 1

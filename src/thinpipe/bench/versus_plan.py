@@ -138,15 +138,12 @@ class Plan:
             *(_BETWEEN.sub("-", codec.replace(":", "")) for codec in codecs if codec not in (NONE, CODEC)),
             *([NONE] if list(codecs) == [NONE] else []),
             *self.training.parts,
-            *(["tiny"] if self.shape.tiny else self._size()),
+            *self.shape.parts,
             *([f"{self.threads}threads"] if self.threads > 1 else []),
             *([f"seed{self.seed}"] if self.seed else []),
             *([self.device] if self.device != "cpu" else []),
         ]
         return "-".join(parts)
-
-    def _size(self) -> list[str]:
-        return [] if self.shape == Shape.of(self.shape.name) else [f"size{self.shape.size}"]
 
     def settings(self) -> dict[str, Any]:
         """Lists what a record must say of the plan."""

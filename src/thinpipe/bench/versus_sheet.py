@@ -24,8 +24,9 @@ CONCLUSIONS = (
 _COLUMNS = (
     "Over ddp-2: throughput over that of data parallel training by two processes, which is the documents' speed-up. "
     "Epipe's program of CIFAR-10 takes 64 images on each GPU, so the published 0.607 compares a batch of 64 with one "
-    "of 128, and so does ours. Published speed-ups are computed of published throughputs. Equal batch: throughput of a pipeline over data parallel training by as many processes "
-    "with the same batch; Epipe has no such row of 64 images. Over one: over one process alone.",
+    "of 128, and so does ours. Published speed-ups are computed of published throughputs. Equal batch: throughput of a "
+    "pipeline over data parallel training by as many processes with the same batch; Epipe has no such row of 64 "
+    "images. Over one: over one process alone.",
     'Published: Epipe\'s main page and its report "speed and acc", samples a second on as many GPUs, tensors as they '
     "are. Some RoBERTa rows are in two of its tables with two figures. Its steps include the wait for a data loader; "
     "ours repeat one batch that lies in memory, so no time of a step is set beside one of theirs.",

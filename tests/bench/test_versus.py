@@ -16,6 +16,7 @@ from thinpipe.bench.record import Record
 from thinpipe.bench.seating import Seating
 from thinpipe.bench.shapes import MOBILENET, ROBERTA, Shape, Whole, loss, optimizer_of
 from thinpipe.bench.versus import results
+from thinpipe.bench.versus_command import _Asked, _plans
 from thinpipe.bench.versus_cut import Cut, Manner, documents_cut, timed_cut, unit_seconds
 from thinpipe.bench.versus_plan import ALONE, PIPELINE, Plan, Training, Variant, documents_variants, own_variants
 from thinpipe.bench.versus_rank import Assignment
@@ -262,3 +263,14 @@ def test_what_cannot_be_run_is_refused_with_advice():
     assert "did you mean client" in versus("--pipelines", "clint", fails=True)
     alone = ("--models", ROBERTA, "--processes", "3", "--batch", 6, "--pipelines")
     assert "--pipelines client-timed,even-timed" in versus(*alone, "client", fails=True)
+
+
+def test_without_torchgpipe_a_row_is_another_one(monkeypatch, capsys):
+    asked = _Asked(batch=None, chunks=None, divide=1, pipelines=None, codec=None)
+    pytest.importorskip("torchgpipe")
+    (whole,) = _plans(asked, Shape.of(MOBILENET), 2)
+    monkeypatch.setattr("thinpipe.bench.versus_command.has_torchgpipe", lambda: False)
+    (rest,) = _plans(asked, Shape.of(MOBILENET), 2)
+    assert {each.name for each in whole.variants} - {each.name for each in rest.variants} == {"torchgpipe-b64-c4"}
+    assert rest.name == "mobilenetv2-2-documents-without-torchgpipe-none"
+    assert "pip install 'thinpipe[bench]'" in capsys.readouterr().err

@@ -60,20 +60,14 @@ class _Asked:
     def variants(self, model: str, processes: int) -> tuple[Variant, ...]:
         """Lists what is trained by so many processes; nothing where the documents have no such rows."""
         if self.batch is None:
-            found = documents_variants(
-                model, processes, divided=self.divide, pipelines=self.pipelines, codec=self.codec
-            )
-        else:
-            found = own_variants(
-                processes,
-                self.batch,
-                self.chunks or 4,
-                pipelines=self.pipelines or (Manner.CLIENT_TIMED, Manner.EVEN_TIMED),
-                codec=self.codec,
-            )
-        if self.pipelines is None and not has_torchgpipe():
-            return tuple(each for each in found if each.way != TORCHGPIPE)
-        return found
+            return documents_variants(model, processes, divided=self.divide, pipelines=self.pipelines, codec=self.codec)
+        return own_variants(
+            processes,
+            self.batch,
+            self.chunks or 4,
+            pipelines=self.pipelines or (Manner.CLIENT_TIMED, Manner.EVEN_TIMED),
+            codec=self.codec,
+        )
 
     @property
     def label(self) -> str:
@@ -163,9 +157,12 @@ def versus_command(
 
 def _plans(asked: _Asked, shape: Shape, processes: int) -> Iterator[Plan]:
     """Makes the plan of a model on so many processes, if there is something to measure."""
-    variants = asked.variants(shape.name, processes)
-    if not variants:
+    wanted = asked.variants(shape.name, processes)
+    if not wanted:
         return
+    variants = wanted if has_torchgpipe() else tuple(each for each in wanted if each.way != TORCHGPIPE)
+    if variants != wanted:
+        typer.echo(f"not run, for want of torchgpipe (pip install 'thinpipe[bench]'): {shape.name}", err=True)
     refused = refusal(variants, shape.name)
     if refused is not None:
         raise typer.BadParameter(refused)
@@ -174,7 +171,7 @@ def _plans(asked: _Asked, shape: Shape, processes: int) -> Iterator[Plan]:
         processes=processes,
         variants=variants,
         base=next(each for each in variants if (each.way, each.processes) == (DDP, 2)),
-        label=asked.label,
+        label=asked.label if variants == wanted else f"{asked.label}-without-{TORCHGPIPE}",
         divided=1 if asked.batch is not None else asked.divide,
         profile_seconds=0.1 if shape.tiny else 2.0,
     )

@@ -20,6 +20,7 @@ from thinpipe.bench.shapes import Shape
 from thinpipe.bench.versus_cut import Cut
 from thinpipe.bench.versus_plan import Training, Variant
 from thinpipe.bench.versus_variants import Entry, Seat, seated
+from thinpipe.runtime.rank_step import moved
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ def run(assignment: Assignment, write: Callable[[Taken], None]) -> None:
         world=own.world,
         shape=shape,
         model=model,
-        inputs=inputs,
-        targets=targets,
+        inputs=moved(inputs, devices[own.rank]),
+        targets=targets.to(devices[own.rank]),
         training=assignment.training,
         devices=devices,
         cores=assignment.cores,

@@ -32,7 +32,6 @@ from thinpipe.bench.versus_plan import ALONE, Training, Variant
 from thinpipe.bench.workload import torchgpipes
 from thinpipe.cutting import split
 from thinpipe.runtime.pipeline import Pipeline
-from thinpipe.runtime.rank_step import moved
 from thinpipe.train.synced_norm import sync_batch_norm
 
 Trains: TypeAlias = Callable[[Any, Tensor], float | None]
@@ -77,8 +76,8 @@ class Seat:
         world: how many there are.
         shape: the model.
         model: the model with its first weights, which every variant copies.
-        inputs: of the largest batch.
-        targets: of the largest batch.
+        inputs: of the largest batch, where this rank computes.
+        targets: of the largest batch, there, too.
         training: how all train.
         devices: of all ranks.
         cores: that the ranks stay on, all together; None if on any.
@@ -136,8 +135,7 @@ def _entry(variant: Variant, engine: Engine, seat: Seat) -> Entry:
 
     def step() -> float | None:
         value = engine.train(inputs, targets)
-        for device in {device for device in seat.devices if device.type == "cuda"}:
-            torch.cuda.synchronize(device)
+        _wait(seat.device)
         return value
 
     return Entry(step, engine.sent)
@@ -163,8 +161,7 @@ def _alone(seat: Seat) -> Engine:
     if seat.rank:
         return _IDLE
     module = Whole(copy.deepcopy(seat.model)).to(seat.device)
-    optimizer = seat.optimizer(module, seat.training.ddp_momentum)
-    return Engine(_training(module, optimizer, seat.device), lambda: 0.0)
+    return Engine(_training(module, seat.optimizer(module, seat.training.ddp_momentum)), lambda: 0.0)
 
 
 def _ddp(seat: Seat, processes: int) -> Engine:
@@ -176,7 +173,7 @@ def _ddp(seat: Seat, processes: int) -> Engine:
     if seat.training.synced:
         sync_batch_norm(model, norms)
     module = DistributedDataParallel(Whole(model), process_group=group)
-    train = _training(module, seat.optimizer(module, seat.training.ddp_momentum), seat.device)
+    train = _training(module, seat.optimizer(module, seat.training.ddp_momentum))
     share, steps = ddp_bytes(seat.model, processes) / processes, 0
 
     def counted(inputs: Any, targets: Tensor) -> float | None:
@@ -190,9 +187,9 @@ def _ddp(seat: Seat, processes: int) -> Engine:
     return Engine(counted, lambda: steps * share)
 
 
-def _training(module: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Trains:
+def _training(module: nn.Module, optimizer: torch.optim.Optimizer) -> Trains:
     def train(inputs: Any, targets: Tensor) -> float:
-        value = loss(module(moved(inputs, device)), targets.to(device))
+        value = loss(module(inputs), targets)
         value.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -220,7 +217,7 @@ def _pipeline(seat: Seat, where: Cut, kind: Variant) -> Iterator[Engine]:
         last = where.ranks[-1]
 
         def train(inputs: Any, targets: Tensor) -> float | None:
-            value = pipeline.step(moved(inputs, seat.device), targets)
+            value = pipeline.step(inputs, targets)
             optimizer.step()
             optimizer.zero_grad()
             return value.item() if seat.rank == last else None
@@ -250,13 +247,20 @@ def _torchgpipe(seat: Seat, where: Cut, chunks: int) -> Engine:
 
     def train(inputs: Any, targets: Tensor) -> float:
         with _all_cores(seat):
-            value = loss(module(moved(inputs, places[0])), targets.to(places[-1]))
+            value = loss(module(inputs), targets.to(places[-1]))
             value.backward()
             optimizer.step()
             optimizer.zero_grad()
+            for place in places:
+                _wait(place)
             return value.item()
 
     return Engine(train, lambda: 0.0)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ ENTRIES = (
         "dp-vs-pipeline",
         versus_command,
         "throughput and bytes of pipelines, torchgpipe and data parallel processes",
-        "as many cores as processes, or GPUs; transformers for RoBERTa; torchgpipe (thinpipe\\[bench]) for its rows",
+        "as many cores as processes, or GPUs; 30 GB for RoBERTa on four; thinpipe\\[hf,bench]",
         "estimated: 2 hours on 4 cores, with --divide 4 half an hour; --tiny: 3 minutes on 2 cores",
     ),
     Entry(

@@ -9,7 +9,7 @@ from thinpipe.cli import app
 from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.train import resolved
 
-CIFAR10, RTE = "pipeline-accuracy-cifar10", "pipeline-accuracy-rte"
+CIFAR10, RTE = "pipelines-cifar10", "pipelines-rte"
 
 
 def recipes(name):

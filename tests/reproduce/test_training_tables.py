@@ -38,7 +38,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["sortquant-cifar10", "sortquant-cifar100", "sortquant-food101", "sortquant-rte", "sortquant-cola"]
 NAMES += ["ablation-bits", "prune-vs-quant", "cola-recipes", "dp-vs-pipeline", "two-machines", "unet-memory"]
 NAMES += ["amoebanet-memory", "unet-speed", "amoebanet-speed", "resnet-speed", "unet-timeline", "transparency"]
-NAMES += ["pipeline-accuracy-cifar10", "pipeline-accuracy-rte", "data-parallel"]
+NAMES += ["pipelines-cifar10", "pipelines-rte", "data-parallel"]
 # All rows of two tables, and of the others one of each kind.
 ROWS = {
     "sortquant-cifar10": "*",

@@ -30,6 +30,7 @@ from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.bench.workload import has_torchgpipe
 from thinpipe.codecs import codec as parse_codec
 from thinpipe.errors import ThinpipeError
+from thinpipe.help import MORE, HelpAll
 from thinpipe.suggest import instead_of
 
 MODELS = (MOBILENET, ROBERTA)
@@ -42,9 +43,7 @@ Threads: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Of each process, which stays on as many cores of its own where there are enough.")
 ]
 Rounds: TypeAlias = Annotated[int, typer.Option(min=1, help="How often each variant is timed; more are less noisy.")]
-Place: TypeAlias = Annotated[
-    str, typer.Option("--device", help="cpu, or cuda, which processes share if there are more of them than GPUs.")
-]
+Place: TypeAlias = Annotated[str, typer.Option("--device", help="cpu, or cuda, which processes may have to share.")]
 
 
 @dataclass(frozen=True)
@@ -79,49 +78,48 @@ class _Asked:
 def versus_command(
     *,
     models: Annotated[str, typer.Option(help=f"Of {', '.join(MODELS)}.")] = ",".join(MODELS),
-    processes: Annotated[
-        str, typer.Option(help="How many, 2 or more; one row for each that the documents have of a model.")
-    ] = "2,3,4",
+    processes: Annotated[str, typer.Option(help="How many; the documents' rows with so many.")] = "2,3,4",
     batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Rows of a batch, all processes together (default: each of the documents' rows)."),
+        typer.Option(min=1, help="Rows of one batch for all (default: the documents')."),
     ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(min=1, help="With --batch: micro-batches of a pipeline (default: 4).")
-    ] = None,
-    divide: Annotated[
-        int, typer.Option(help="Divides the documents' batches, for slow CPUs: 1, 2, 4 or 8; chunks stay.")
-    ] = 1,
+    chunks: Annotated[int | None, typer.Option(min=1, help="With --batch: micro-batches (default: 4).")] = None,
+    divide: Annotated[int, typer.Option(help="The documents' batches, by 1, 2, 4 or 8.")] = 1,
     pipelines: Annotated[
         str | None,
         typer.Option(
             help=f"Of {', '.join(PIPELINES)} (default: the documents'; with --batch both that are cut by time)."
         ),
     ] = None,
-    codec: Annotated[
-        str, typer.Option(help="At the cuts of further pipelines, both ways; none for no such ones.")
-    ] = CODEC,
-    schedule: Annotated[str, typer.Option(help="Of pipelines: gpipe as the documents', 1f1b or zb.")] = "gpipe",
-    momentum: Annotated[float, typer.Option(min=0, max=1, help="Of pipelines' SGD.")] = 0.0,
-    ddp_momentum: Annotated[float, typer.Option(min=0, max=1, help="Of the SGD of all others.")] = 0.9,
+    codec: Annotated[str, typer.Option(help="At the cuts of further pipelines, or none.")] = CODEC,
+    schedule: Annotated[str, typer.Option(help="Of pipelines: gpipe, 1f1b or zb.", rich_help_panel=MORE)] = "gpipe",
+    momentum: Annotated[float, typer.Option(min=0, max=1, help="Of pipelines' SGD.", rich_help_panel=MORE)] = 0.0,
+    ddp_momentum: Annotated[
+        float, typer.Option(min=0, max=1, help="Of the SGD of all others.", rich_help_panel=MORE)
+    ] = 0.9,
     sync_batch_norm: Annotated[
-        bool, typer.Option("--sync-batch-norm", help="Statistics of all data parallel processes, not of each.")
+        bool,
+        typer.Option(
+            "--sync-batch-norm",
+            help="Has BatchNorm see the rows of all data parallel processes.",
+            rich_help_panel=MORE,
+        ),
     ] = False,
     pixels: Pixels = 224,
     tokens: Tokens = 128,
     device: Place = "cpu",
     threads: Threads = 1,
     rounds: Rounds = 3,
+    help_all: HelpAll = False,  # noqa: ARG001 - it does everything by itself
     tiny: Tiny = False,
     seed: Seed = 0,
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Batches trained by pipelines and by data parallel processes: throughput, and bytes.
+    """Throughput and bytes of pipelines, torchgpipe and data parallel processes.
 
-    The documents' rows, at their batches, cuts, schedule and momenta: a pipeline whose first process has the first and
-    the last layers, one whose first process has more of both, torchgpipe, and data parallel training; beside them the
-    same batch for both ways, one process alone, and pipelines with a codec. With --batch one batch for all.
+    The documents' rows, at their batches, cuts, schedule and momenta; beside them pipelines' batches by data parallel
+    processes, one process alone, and pipelines with a codec. With --batch one batch for all.
 
     Example: [bold]thinpipe bench pipeline-vs-dp --models mobilenetv2 --processes 2 --divide 4[/bold]
     """

@@ -55,9 +55,9 @@ _SAME = "Two GPUs or four make no difference to a pipeline's numbers, so rows th
 _SOURCE = "Published figures are from the tables of pipelines and data parallel training on Epipe's main page."
 
 CIFAR10_PIPELINES = Table(
-    name="pipeline-accuracy-cifar10",
+    name="pipelines-cifar10",
     title="Pipelines and data parallel training, MobileNetV2 on CIFAR-10",
-    about="accuracy on CIFAR-10 of pipelines and of data parallel training, in Epipe's batches and steps",
+    about="accuracy on CIFAR-10 of pipelines and of data parallel training",
     rows=(
         _cifar10("ddp-2", "data parallel, 2 x 64", 0.9583, 0.0004, batch=128, chunks=2, lr=0.005, momentum=0.9),
         _cifar10(
@@ -78,9 +78,9 @@ CIFAR10_PIPELINES = Table(
 )
 
 RTE_PIPELINES = Table(
-    name="pipeline-accuracy-rte",
+    name="pipelines-rte",
     title="Pipelines and data parallel training, RoBERTa-base on RTE",
-    about="accuracy on RTE of pipelines and of data parallel training, in Epipe's batches and steps",
+    about="accuracy on RTE of pipelines and of data parallel training",
     rows=(
         _rte(
             "ddp-2",

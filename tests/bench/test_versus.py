@@ -100,6 +100,17 @@ def test_the_documents_rows_have_their_own_batches_and_torchgpipe_among_them(doc
     assert any("divided by 8" in note for note in sheet.notes)
 
 
+def test_batch_norm_sees_the_rows_of_its_process_unless_it_is_asked_to_see_all(documents, tmp_path):
+    words = ("--tiny", "--models", MOBILENET, "--processes", 2, "--rounds", 1, "--batch", 8, "--chunks", 2)
+    asked = ("--codec", "none", "--pipelines", "client-timed", "--sync-batch-norm", "--schedule", "1f1b")
+    versus(*words, *asked, "--json", "--output", tmp_path)
+    name = "mobilenetv2-2-b8-c2-client-timed-none-1f1b-synced-tiny"
+    losses = Record.load(tmp_path / "pipeline-vs-dp" / f"{name}.json").settings["losses"]
+    assert losses["ddp-2-b8"] == pytest.approx(losses["alone-b8"], rel=1e-4)
+    alone, own = (documents.settings["losses"][name][0] for name in ("alone-b8", "ddp-2-b8"))
+    assert own != pytest.approx(alone, rel=1e-4)
+
+
 def test_a_speed_up_is_over_two_data_parallel_processes_with_the_documents_batch():
     alone, base, equal, piped = variants = (
         Variant(ALONE, 64),

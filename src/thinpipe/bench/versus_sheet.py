@@ -38,11 +38,12 @@ _COLUMNS = (
     "parameters: the share that the process with the most of them holds, with its optimizer's state.",
 )
 _SAME = (
-    "As in Epipe's programs: in `client` the first process has MobileNetV2's `features[0]` and head, or RoBERTa's "
-    "embeddings, layers 0 and 11 and head; where there are four, the others have `features[1:3]`, `[3:7]` and `[7:]`, "
-    'or 4, 4 and 2 layers. In `halves` ("separated averagely") the first process has features 0 to 2, 17, 18 and the '
-    "head, the other one 3 to 16. Pipelines take all micro-batches forward before any backward (`gpipe`), and have no "
-    "momentum; data parallel training and torchgpipe have 0.9. Each process's BatchNorm sees its own rows alone.",
+    "As in Epipe's programs, unless a row says something else: in `client` the first process has MobileNetV2's "
+    "`features[0]` and head, or RoBERTa's embeddings, layers 0 and 11 and head; where there are four, the others have "
+    '`features[1:3]`, `[3:7]` and `[7:]`, or 4, 4 and 2 layers. In `halves` ("separated averagely") the first process '
+    "has features 0 to 2, 17, 18 and the head, the other one 3 to 16. Pipelines take all micro-batches forward before "
+    "any backward (`gpipe`), and have no momentum; data parallel training and torchgpipe have 0.9. Each process's "
+    "BatchNorm sees its own rows alone.",
     "Kept different: processes on CPU cores stand for GPUs. Weights are random, which changes no time. RoBERTa's cut "
     "of two stages is after layer 0, as Epipe's report describes it; the program that is published with it cuts that "
     "layer after its attention. Torchgpipe runs as it is installed, and recomputes all micro-batches but the last; on "

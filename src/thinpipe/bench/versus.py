@@ -117,7 +117,8 @@ def results(
 
 
 def _assignment(plan: Plan, places: Sequence[Seating], rank: int, cuts: Mapping[str, Cut]) -> Assignment:
-    cores = [core for place in places for core in place.cores or ()]
+    # Small operators wait for threads longer than they compute.
+    cores = [] if plan.shape.tiny else [core for place in places for core in place.cores or ()]
     return Assignment(
         seating=places[rank],
         cores=tuple(cores) or None,

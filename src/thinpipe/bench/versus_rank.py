@@ -29,7 +29,7 @@ class Assignment:
 
     Args:
         seating: its place.
-        cores: that all ranks stay on; None if on any.
+        cores: those of all ranks, for torchgpipe; None for a rank's own.
         shape: the model.
         training: how all variants train.
         device: ``cpu`` or ``cuda``.

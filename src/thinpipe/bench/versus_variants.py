@@ -80,7 +80,7 @@ class Seat:
         targets: of the largest batch, there, too.
         training: how all train.
         devices: of all ranks.
-        cores: that the ranks stay on, all together; None if on any.
+        cores: those of all ranks, for torchgpipe; None for this rank's own.
     """
 
     rank: int

@@ -1,7 +1,6 @@
 """The page is written from what commands recorded, and from nothing else."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +13,6 @@ from thinpipe.bench.published_sheet import memory_sheet, speed_sheet
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY, UNET_SPEED
 from thinpipe.bench.svg import bar_chart, line_chart
-from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.cli import app
 from thinpipe.reproduce.two_machines.sheet import documents_sheet
 
@@ -58,13 +56,6 @@ def test_what_records_do_not_tell_stands_under_their_table(tmp_path):
 
 def recorded(bench):
     return [Record.load(path) for path in sorted((ROOT / "results" / bench).glob("*.json"))]
-
-
-def test_ratios_within_one_round_are_not_called_medians():
-    once = recorded("pipeline-vs-dp")
-    assert any("in one round, so a ratio has the noise of two" in note for note in versus_sheet(once).notes)
-    thrice = [replace(each, samples={name: times * 3 for name, times in each.samples.items()}) for each in once]
-    assert any("medians of ratios within 3 rounds" in note for note in versus_sheet(thrice).notes)
 
 
 def test_a_computation_that_took_longer_than_its_batch_is_called_rough():

@@ -43,6 +43,7 @@ NAMES += ["sortquant-cifar10-small", "sortquant-cifar10-mean", "bottlenecks-cifa
 NAMES += ["prune-vs-quant", "cola-recipes", "dp-vs-pipeline", "two-machines", "unet-memory"]
 NAMES += ["amoebanet-memory", "unet-speed", "amoebanet-speed", "resnet-speed", "unet-timeline", "transparency"]
 NAMES += [f"short-{name}" for name in ("cifar10", "cifar100", "food101", "scratch", "cola")]
+NAMES += ["pipelines-cifar10", "pipelines-rte", "data-parallel"]
 # All rows of two tables, and of the others one of each kind.
 ROWS = {
     "sortquant-cifar10": "*",
@@ -408,7 +409,7 @@ def test_every_table_is_under_the_verb_and_those_of_the_benches_are_the_same_com
     ours, benches = callbacks(reproduce_app), callbacks(bench_app)
     assert set(ours) - {"page"} == set(NAMES) == {entry.name for entry in ENTRIES}
     shared = {name: name for name in NAMES if name in benches} | {"dp-vs-pipeline": "pipeline-vs-dp"}
-    assert len(shared) == 8 and all(ours[name] is benches[other] for name, other in shared.items())
+    assert len(shared) == 9 and all(ours[name] is benches[other] for name, other in shared.items())
 
 
 def test_the_list_tells_what_a_table_needs_and_whether_its_time_was_measured():

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, heap, transparency
-from thinpipe.bench.data_parallel_sheet import data_parallel_sheet
+from thinpipe.bench.data_parallel_sheet import every_row as data_parallel_every_row
 from thinpipe.bench.link_sheet import link_sheet
 from thinpipe.bench.published_sheet import memory_sheet, speed_sheet, timeline_sheet
 from thinpipe.bench.record import Machine, Record
@@ -28,7 +28,7 @@ from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
 from thinpipe.bench.train_rate import BENCH as TRAIN_RATE
 from thinpipe.bench.train_rate_sheet import accuracy_picture, train_rate_sheet
-from thinpipe.bench.versus_sheet import versus_sheet
+from thinpipe.bench.versus_sheet import earlier_sheet, every_row
 from thinpipe.reproduce.two_machines.row import order as two_machines_order
 from thinpipe.reproduce.two_machines.sheet import (
     COSTS_TITLE,
@@ -72,6 +72,7 @@ class Section:
         rows: the published rows, which are shown even where nothing is recorded; records are found by their names and
             not by ``order`` (default: none).
         published: writes figures that are not of what ours are of, and why they are there (default: none).
+        whole: whether its table has all published rows, those that were not run among them.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Section:
     more: Mapping[str, Callable[[Sheet, Sequence[Record]], str]] = field(default_factory=dict)
     rows: Table | None = None
     published: Callable[[], Iterable[str]] = tuple
+    whole: bool = False
 
     def records(self, results: Path) -> list[Record]:
         """Reads the records of its rows, in their order."""
@@ -253,12 +255,30 @@ _VERSUS = Section(
     "pipeline-vs-dp",
     "pipeline-vs-dp",
     "Pipeline and data parallel",
+    "thinpipe reproduce dp-vs-pipeline",
+    "Epipe's rows, trained by data parallel processes (`DistributedDataParallel`) and by pipelines. Rows beside which "
+    "nothing is published are one process alone, the batch of a pipeline trained by data parallel processes, or have a "
+    "codec at the cuts.",
+    tuple(
+        f"{model}-{processes}-{batch}"
+        for model in ("mobilenetv2", "roberta-base")
+        for processes in (2, 3, 4)
+        for batch in ("documents*", "b[0-9]*")
+    ),
+    every_row,
+    _bars,
+    whole=True,
+)
+
+_EARLIER_VERSUS = Section(
+    "pipeline-vs-dp-earlier",
+    "pipeline-vs-dp",
+    "Pipeline and data parallel, earlier settings",
     "thinpipe bench pipeline-vs-dp",
-    "The same batch, trained by one process, by data parallel processes (`DistributedDataParallel`) and by pipelines. "
-    "`even` is cut by measured time; in `client` the first process has the first and the last layers, and the others "
-    "have the middle.",
+    "The same batch for all. `even` is cut in as many parts as processes; in `client` the first process has the first "
+    "and the last layers.",
     tuple(f"{model}-{processes}" for model in ("mobilenetv2", "roberta-base") for processes in (2, 4)),
-    versus_sheet,
+    earlier_sheet,
     _bars,
 )
 
@@ -266,15 +286,17 @@ _DATA_PARALLEL = Section(
     "data-parallel",
     "data-parallel",
     "Data parallel, parts of a step",
-    "thinpipe bench data-parallel",
+    "thinpipe reproduce data-parallel",
     "`DistributedDataParallel` on the models of Epipe's tables, each part of a step timed by itself.",
     tuple(
-        f"{model}-{place}"
+        f"{model}-{processes}{which}"
         for model in ("mobilenetv2", "vgg13", "roberta-base")
-        for place in ("2", "4", "1-cuda", "2-cuda")
+        for processes in (2, 3, 4, 1)
+        for which in ("", "-cuda", "-b*")
     ),
-    data_parallel_sheet,
+    data_parallel_every_row,
     _bars,
+    whole=True,
 )
 
 
@@ -305,8 +327,8 @@ def _train_rate(recipe: str) -> Section:
     )
 
 
-TRAINED = tuple(map(_train_rate, RECIPES))
-"""Sections of what takes hours: those of which nothing is recorded are left out."""
+OPTIONAL = (_EARLIER_VERSUS, *map(_train_rate, RECIPES))
+"""Sections of earlier settings, and of what takes hours: those of which nothing is recorded are left out."""
 
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
@@ -340,7 +362,7 @@ def write_page(results: Path, docs: Path) -> Path:
     pictures = docs / "img"
     pictures.mkdir(parents=True, exist_ok=True)
     parts = [_INTRODUCTION]
-    for section in (*SECTIONS, *(each for each in TRAINED if each.records(results))):
+    for section in (*SECTIONS, *(each for each in OPTIONAL if each.records(results))):
         records = section.records(results)
         more = conditions_in(results / section.bench)
         parts.append("\n".join(_written(section, records, more, pictures, Path(os.path.relpath(results, docs)))))
@@ -364,20 +386,16 @@ def _written(
     if not records:
         yield f"No results are recorded; `{section.command}` records them.\n"
         yield from section.published()
-        if section.rows is not None:
-            yield f"{section.setting}\n"
-            yield from _lines(section.sheet(records), more)
-        return
+        if not section.whole and section.rows is None:
+            return
     sheet = section.sheet(records)
-    picture = pictures / f"{section.name}.svg"
-    picture.write_text(section.picture(sheet, records))
     yield f"{section.setting}\n"
-    yield from section.published()
-    yield f"![{sheet.title}: {sheet.measure}](img/{picture.name})\n"
-    for what, draw in section.more.items():
-        another = pictures / f"{section.name}-{what}.svg"
-        another.write_text(draw(sheet, records))
-        yield f"![{sheet.title}: {what}](img/{another.name})\n"
+    yield from section.published() if records else ()
+    drawn = {"": section.picture, **section.more} if records else {}
+    for what, draw in drawn.items():
+        picture = pictures / f"{'-'.join(filter(None, (section.name, what)))}.svg"
+        picture.write_text(draw(sheet, records))
+        yield f"![{sheet.title}: {what or sheet.measure}](img/{picture.name})\n"
     yield from _lines(sheet, more)
     for run, made in runs_of(records).items():
         links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)

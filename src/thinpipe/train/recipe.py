@@ -64,6 +64,8 @@ class Recipe:
         limit: the most samples that are trained on, and tested with; 0 for all, which must then be there.
         last_batch: of an epoch in training, where the samples do not fill it: ``keep`` it smaller, or ``drop`` it, so
             that BatchNorm never sees micro-batches of a few samples.
+        batch_norm: of processes that train data parallel, whose rows BatchNorm's statistics are of: those of ``all`` of
+            them, as on one device, or each one's ``own``, as DistributedDataParallel has it. Other ways are the same.
         bottleneck: learned bottlenecks, as ``conv:20k4s4/conv:320``: one for each cut, or one for all of them; ``none``
             for none.
         bottleneck_fit: how many batches bottlenecks are fitted to before the first step, by least squares; 0 to begin
@@ -109,6 +111,7 @@ class Recipe:
     padding: str = "batch"
     limit: int = 0
     last_batch: str = "keep"
+    batch_norm: str = "all"
     bottleneck: str = "none"
     bottleneck_fit: int = 4
     bottleneck_file: str = "none"
@@ -180,6 +183,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augment": ("none", "pad4", "crop"),
     "padding": ("batch", "full"),
     "last_batch": ("keep", "drop"),
+    "batch_norm": ("all", "own"),
     "untrained_classes": ("refuse", "allow"),
     "on_nan": ("stop", "continue"),
 }

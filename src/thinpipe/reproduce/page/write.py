@@ -15,7 +15,7 @@ from thinpipe.reproduce.training.picture import picture, plots
 from thinpipe.reproduce.training.rows import Shown, records_in, shown
 from thinpipe.reproduce.training.sheet import stand_ins
 from thinpipe.reproduce.training.short import PAGE as SHORT
-from thinpipe.reproduce.training.table import Table, Work
+from thinpipe.reproduce.training.table import NONE, Table, Work
 from thinpipe.reproduce.training.tables import TABLES
 
 _PICTURES = "results-"
@@ -161,7 +161,8 @@ def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where
     told = "; ".join(stand_ins([record for each in rows for record in each.records]))
     title = f"{table.title} ({told})" if told else table.title
     yield f"## {title}\n"
-    yield f"{table.about[0].upper()}{table.about[1:]}. Models are cut in three, with codecs at both cuts, both ways.\n"
+    cut = " Models are cut in three, with codecs at both cuts, both ways." if _has_codecs(table) else ""
+    yield f"{table.about[0].upper()}{table.about[1:]}.{cut}\n"
     yield from (f"![{title}](img/{name})\n" for name in pictures)
     heads, lines = cells(rows, where)
     yield line(heads)
@@ -174,6 +175,10 @@ def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where
         yield f"- Left out, for no row of the table has the name: {', '.join(strange)}."
     yield ""
     yield from _folded("The commands that trained these rows, and where", [f"- {each}" for each in commands(rows)])
+
+
+def _has_codecs(table: Table) -> bool:
+    return any(row.codec != NONE for row in table.rows)
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

@@ -118,7 +118,8 @@ def training_command(table: Table) -> Callable[..., None]:
             raise typer.Exit(status or 1)
 
     command.__doc__ = (
-        f"{table.title}: {table.about}.\n\nEvery row is trained with every seed and recorded as soon as it is done; "
+        f"{table.about[0].upper()}{table.about[1:]}.\n\n{table.title}. "
+        "Every row is trained with every seed and recorded as soon as it is done; "
         "one that is recorded is not trained again, and one that was interrupted goes on. Start the same command "
         "several times to train as many rows at once, on one GPU or on several with --device: they share the rows.\n\n"
         f"Example: [bold]thinpipe reproduce {table.name} --seeds 0,1,2[/bold]"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -51,7 +51,8 @@ class Subject:
         data: loads or makes the samples.
         uses: the fields that it has a use for, beside those that every recipe has.
         sizes: the edges that an image may have (default: it has no images).
-        networks: what ``model`` can be (default: anything).
+        networks: what ``model`` can be, with the names of the places where each can be cut (default: anything, with
+            ``cuts``).
         datasets: what ``dataset`` can be (default: nothing that has a name).
         packages: the modules that a recipe imports beside those of every training (default: none).
         matthews: whether Matthews' correlation is told beside the accuracy (default: it is not).
@@ -66,7 +67,7 @@ class Subject:
     data: Callable[[Recipe], Data]
     uses: frozenset[str] = frozenset()
     sizes: range = range(1)
-    networks: tuple[str, ...] = ()
+    networks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     datasets: tuple[str, ...] = ("",)
     packages: Callable[[Recipe], tuple[str, ...]] = lambda _: ()
     matthews: bool = False
@@ -77,12 +78,11 @@ class Subject:
         Raises:
             RecipeError: it cannot.
         """
-        if recipe.cut not in self.cuts:
-            raise RecipeError(f"{recipe.name} has no cut {recipe.cut!r:.40}; {instead_of(recipe.cut, self.cuts)}")
         for what, names in (("model", self.networks), ("dataset", self.datasets)):
             if names and getattr(recipe, what) not in names and what in self.uses:
                 said = getattr(recipe, what)
                 raise RecipeError(f"{recipe.name} has no {what} {said!r:.40}; {instead_of(said, names)}")
+        self._verify_cut(recipe)
         for name in field_names():
             if name not in _ALWAYS | self.uses and getattr(recipe, name) != getattr(self.defaults, name):
                 raise RecipeError(f"{recipe.name} has no use for {name}; leave it at {getattr(self.defaults, name)!r}")
@@ -90,3 +90,11 @@ class Subject:
             allowed = f"{self.sizes[0]}" if len(self.sizes) == 1 else f"{self.sizes[0]} to {self.sizes[-1]}"
             raise RecipeError(f"images of {recipe.name} have {allowed} pixels a side, got {recipe.pixels}")
         return recipe
+
+    def _verify_cut(self, recipe: Recipe) -> None:
+        """Checks that the recipe's model can be cut where it says."""
+        cuts, whose = self.cuts, recipe.name
+        if recipe.model in self.networks:
+            cuts, whose = self.networks[recipe.model], recipe.model
+        if recipe.cut not in cuts:
+            raise RecipeError(f"{whose} has no cut {recipe.cut!r:.40}; {instead_of(recipe.cut, cuts)}")

@@ -12,7 +12,7 @@
 ``mobilenet_v2_cifar``, which document 003 trained from scratch, has no rectifier after its first norm, and cuts of its
 own; the others are as above::
 
-    before-norm   conv, norm | blocks, conv                   | norm, ReLU, pool, linear  1280 x 4 x 4, negative numbers, too
+    before-norm   conv, norm | blocks, conv                   | norm, ReLU, pool, linear  1280 x 4 x 4, of any sign
     pooled        conv, norm | blocks, conv, norm, ReLU, pool | linear                    1280: 16 times fewer
 """
 

@@ -24,6 +24,8 @@ from thinpipe.stages.skip import Namespace
 
 # Expansion, channels, repeats, and the stride of the first repeat.
 BLOCKS = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+_NOT_HALVED = 24
+"""The channels of the blocks of which the first halves an image of 224 pixels, and none of 32."""
 
 
 def mobilenet_v2(num_classes: int = 1000, *, dropout: float = 0.2) -> nn.Sequential:
@@ -106,10 +108,6 @@ def mobilenet_v2_cifar(num_classes: int = 10) -> nn.Sequential:
     layers["flat"] = nn.Flatten()
     layers["linear"] = nn.Linear(1280, num_classes)
     return accept_torchvision_names(nn.Sequential(layers))
-
-
-_NOT_HALVED = 24
-"""The channels of the blocks of which the first halves the image at 224 pixels, and does not at 32."""
 
 
 def _cifar_block(

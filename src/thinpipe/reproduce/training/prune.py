@@ -100,6 +100,6 @@ PRUNE_SMALL = Table(
     ),
     source="Nothing like it was published: a part of the data for a few epochs, to compare rows with each other.",
     needs="thinpipe\\[data]; CIFAR-10",
-    time="four minutes a row and seed on a core; --tiny: 10 seconds",
+    time="four minutes a row and seed on one of 2 cores; --tiny: 10 seconds",
     by_epoch=True,
 )

@@ -3,15 +3,17 @@
 import copy
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
 from thinpipe import Pipe
-from thinpipe.models import amoebanetd, mobilenet_v2, resnet18, resnet101, unet, vgg13
+from thinpipe.models import amoebanetd, mobilenet_v2, mobilenet_v2_cifar, resnet18, resnet101, unet, vgg13
 from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.skip import Skippable, verify_skippables
 
@@ -61,7 +63,13 @@ def test_every_published_amoebanet_has_its_published_size(L, D, parameters, publ
 
 @pytest.mark.parametrize(
     ("make", "parameters"),
-    [(resnet101, 44_549_160), (resnet18, 11_689_512), (mobilenet_v2, 3_504_872), (vgg13, 133_047_848)],
+    [
+        (resnet101, 44_549_160),
+        (resnet18, 11_689_512),
+        (mobilenet_v2, 3_504_872),
+        (mobilenet_v2_cifar, 2_296_922),
+        (vgg13, 133_047_848),
+    ],
 )
 def test_every_classifier_has_its_published_size(make, parameters):
     with torch.device("meta"):
@@ -89,8 +97,9 @@ def test_the_pooling_of_amoebanet_is_a_maximum_unless_the_published_one_is_wante
         (amoebanetd(3, 16, num_classes=7), (2, 3, 64, 64), (2, 7)),
         (resnet18(num_classes=7), (2, 3, 64, 64), (2, 7)),
         (mobilenet_v2(num_classes=7), (2, 3, 64, 64), (2, 7)),
+        (mobilenet_v2_cifar(num_classes=7), (2, 3, 32, 32), (2, 7)),
     ],
-    ids=["unet", "unet-odd", "amoebanet", "resnet18", "mobilenet"],
+    ids=["unet", "unet-odd", "amoebanet", "resnet18", "mobilenet", "mobilenet-cifar"],
 )
 def test_outputs_have_the_shape_that_is_expected(model, shape, expected):
     assert model(torch.rand(shape)).shape == expected
@@ -167,6 +176,7 @@ SMALL = {
     "amoebanet": (lambda: amoebanetd(3, 16, num_classes=4), (5, 3, 64, 64)),
     "resnet18": (lambda: resnet18(num_classes=4), (5, 3, 32, 32)),
     "mobilenet": (lambda: mobilenet_v2(num_classes=4, dropout=0), (5, 3, 64, 64)),
+    "mobilenet-cifar": (lambda: mobilenet_v2_cifar(num_classes=4), (5, 3, 32, 32)),
 }
 
 
@@ -188,6 +198,54 @@ def test_models_train_in_a_pipe_as_on_one_device(name, checkpoint):
         reference=lambda bare: InMicroBatches(bare, row_counts(shape[0], 2)),
         tolerance={"rtol": 1e-6, "atol": 1e-8},
     )
+
+
+def mobilenet_of_document_003(weights, x):
+    """Computes what that network does in training, block by block, with the weights of a sequence of small layers."""
+
+    def conv(name, x, **how):
+        return functional.conv2d(x, weights[f"{name}.weight"], **how)
+
+    def norm(name, x):
+        return functional.batch_norm(
+            x, None, None, weights[f"{name}.weight"], weights[f"{name}.bias"], training=True, eps=1e-5
+        )
+
+    x = norm("bn1", conv("conv1", x, padding=1))  # and no ReLU: the cut is here
+    for k in range(17):
+        name, stride = f"layers_{k}", 2 if k in (3, 6, 13) else 1
+        y = norm(f"{name}_bn1", conv(f"{name}_conv1", x)).relu()
+        y = norm(f"{name}_bn2", conv(f"{name}_conv2", y, stride=stride, padding=1, groups=y.shape[1])).relu()
+        y = norm(f"{name}_bn3", conv(f"{name}_conv3", y))
+        if k in (0, 1, 10, 16):
+            y = y + norm(f"{name}_shortcut.module.shortcut.1", conv(f"{name}_shortcut.module.shortcut.0", x))
+        elif stride == 1:
+            y = y + x
+        x = y
+    x = functional.avg_pool2d(norm("bn2", conv("conv2", x)).relu(), 4).flatten(1)
+    return functional.linear(x, weights["linear.weight"], weights["linear.bias"])
+
+
+def test_the_network_from_scratch_is_that_of_document_003():
+    torch.manual_seed(0)
+    model = mobilenet_v2_cifar().double()
+    weights, images = dict(model.named_parameters()), torch.rand(4, 3, 32, 32, dtype=torch.float64)
+    found, expected = model(images), mobilenet_of_document_003(weights, images)
+    assert found.shape == (4, 10)
+    torch.testing.assert_close(found, expected)
+    grads = [torch.autograd.grad(each.square().sum(), list(weights.values())) for each in (found, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_weights_under_the_names_of_pytorch_cifar_are_accepted():
+    ours = mobilenet_v2_cifar()
+    theirs = {
+        re.sub(r"^layers_(\d+)_(?:shortcut\.module\.)?", r"layers.\1.", key): torch.rand_like(value.float())
+        for key, value in ours.state_dict().items()
+    }
+    assert {"conv2.weight", "layers.3.bn2.running_var", "layers.10.shortcut.0.weight"} < theirs.keys()
+    ours.load_state_dict(theirs)
+    assert torch.equal(ours.layers_10_shortcut.module.shortcut[0].weight, theirs["layers.10.shortcut.0.weight"])
 
 
 def torchvision_resnet18(num_classes):

@@ -164,6 +164,8 @@ def test_the_recipes_are_the_documents():
         1e-4,
         20,
     )
+    assert (scratch.chunks, scratch.momentum, scratch.dropout, scratch.precision) == (4, 0.9, 0, "float32")
+    assert (scratch.model, scratch.cut, scratch.last_batch) == ("mobilenet_v2_cifar", "before-norm", "drop")
     for name, said in {"cola": (32, 2e-5, 1e-4, 20), "cola-fairseq": (16, 1e-5, 0.1, 10)}.items():
         recipe = found[name]
         assert (recipe.batch, recipe.lr, recipe.weight_decay, recipe.epochs) == said

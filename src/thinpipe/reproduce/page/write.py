@@ -11,11 +11,11 @@ from thinpipe.reproduce.page.facts import commands, facts
 from thinpipe.reproduce.page.frontier import TITLE, frontier
 from thinpipe.reproduce.page.glance import glance
 from thinpipe.reproduce.page.table import cells
-from thinpipe.reproduce.training.picture import picture, plots
+from thinpipe.reproduce.training.picture import View, picture, plots
 from thinpipe.reproduce.training.rows import Shown, records_in, shown
 from thinpipe.reproduce.training.sheet import stand_ins
 from thinpipe.reproduce.training.short import PAGE as SHORT
-from thinpipe.reproduce.training.table import NONE, Table, Work
+from thinpipe.reproduce.training.table import NONE, Table
 from thinpipe.reproduce.training.tables import TABLES
 
 _PICTURES = "results-"
@@ -108,7 +108,7 @@ def _page(page: str, results: Path, docs: Path) -> dict[Path, str]:
     parts += ["\n".join(lines)] if (lines := list(glance(compared))) else []
     for table, rows in tables:
         records = [record for each in rows for record in each.records]
-        own = {f"{_PICTURES}{name}.svg": picture(table, work, records) for name, work in _plots(table, rows)}
+        own = {f"{_PICTURES}{name}.svg": picture(table, view, records) for name, view in _plots(table, rows)}
         pictures |= own
         parts.append("\n".join(_section(table, rows, list(own), where, results)))
     done = [table.name for table, _ in tables]
@@ -149,12 +149,11 @@ def _left_over(docs: Path, files: Mapping[Path, str]) -> list[Path]:
     return [path for path in sorted((docs / "img").glob(f"{_PICTURES}*.svg")) if path not in files]
 
 
-def _plots(table: Table, rows: Sequence[Shown]) -> Iterator[tuple[str, Work | None]]:
+def _plots(table: Table, rows: Sequence[Shown]) -> Iterator[tuple[str, View]]:
     """Lists the plots that show something: a curve by epoch, or two rows of ours that can be compared."""
-    least = 1 if table.by_epoch else 2
-    for name, work in plots(table).items():
-        if sum(work is None or work.label == each.row.work.label for each in rows) >= least:
-            yield name, work
+    for name, view in plots(table).items():
+        if sum(view.shows(each.row) for each in rows) >= (1 if view.by_epoch else 2):
+            yield name, view
 
 
 def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where: Path, results: Path) -> Iterator[str]:

@@ -81,7 +81,7 @@ class Job:
         work, is_text = row.work, reads_texts(row.work.recipe)
         name, changes = (work.tiny_recipe, work.tiny) if ask.tiny else (work.recipe, work.changes)
         said: dict[str, Any] = dict(changes) | {"seed": seed}
-        if row.cut in subject_of(name).cuts:
+        if row.cut in subject_of(name).cuts_of(said.get("model", "")):
             said["cut"] = row.cut
         folder = texts if ask.tiny and is_text else ask.data_dir
         if row.learned is not None:

@@ -170,6 +170,7 @@ class Table:
         needs: what it takes.
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
+        curves: codecs whose rows have another plot, with curves by epoch (default: none).
         page: the page that shows it, without its ending.
         draws: whether a row is in pictures and in the overview of the page (default: every row is).
     """
@@ -182,6 +183,7 @@ class Table:
     needs: str
     time: str
     by_epoch: bool = False
+    curves: tuple[str, ...] = ()
     page: str = "results"
     draws: Callable[[Row], bool] = lambda _: True
 

@@ -86,7 +86,9 @@ CONV_INSERT = images(
 )
 CIFAR100 = images("CIFAR-100", "cifar100-finetune", CIFAR100_SAMPLES)
 FOOD101 = images("Food-101", "food101-finetune", FOOD101_SAMPLES)
-SCRATCH = images("CIFAR-10 from scratch, 32 pixels", "cifar10-scratch", CIFAR10_SAMPLES)
+SCRATCH = images(
+    "CIFAR-10 from scratch, 32 pixels", "cifar10-scratch", CIFAR10_SAMPLES, ("before-norm", POOLED, "two-and-two")
+)
 
 # All rows of a batch are as long as Epipe had them: what fills them up crosses the cuts, too, and a codec that
 # has one grid for a tensor has it for all of that.

@@ -117,6 +117,7 @@ class Loop:
         # Entered here, so that it is the same however the model is trained; a server does it for its own part.
         with precision_of(self.recipe):
             loss = trainer.step(inputs, targets, lr=lr, clip=self.recipe.clip or None)
+        norm: Tensor | None = getattr(trainer, "grad_norm", None)  # a client has but a part of the gradients
         if step + 1 < self.total:
             # Before the loss is looked at, for which the GPU has to finish the step.
             ahead.prepare(step + 1)
@@ -127,6 +128,7 @@ class Loop:
             loss=float(loss),
             seconds=time.perf_counter() - began,
             lr=lr,
+            grad_norm=None if norm is None else float(norm),
             cost={} if trainer.cost is None else trainer.cost.to_json(),
         )
         self.log.add(line)

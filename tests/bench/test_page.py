@@ -16,7 +16,7 @@ from thinpipe.bench.sheet import memory_sheet
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.cli import app
-from thinpipe.reproduce.two_machines.sheet import documents_sheet
+from thinpipe.reproduce.two_machines.sheet import published_sheet
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -73,8 +73,8 @@ def test_a_computation_that_took_longer_than_its_batch_is_called_rough():
     wrong = [each for each in records if each.results["total_s"] < each.results["computation_s"]]
     right = [each for each in records if each not in wrong]
     rough = f"longer than the whole batch of {len(wrong)} rows: it and the average are rough"
-    assert wrong and any(rough in note for note in documents_sheet(records).notes)
-    assert not any("rough" in note for note in documents_sheet(right).notes)
+    assert wrong and any(rough in note for note in published_sheet(records).notes)
+    assert not any("rough" in note for note in published_sheet(right).notes)
 
 
 def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():

@@ -20,7 +20,7 @@ from thinpipe.remote.cost import StepCost
 from thinpipe.reproduce.two_machines.documents import PRINTED, printed
 from thinpipe.reproduce.two_machines.figures import MEGABYTE, figures
 from thinpipe.reproduce.two_machines.row import CHUNKS, CODECS, Row, order
-from thinpipe.reproduce.two_machines.sheet import bars, documents_sheet
+from thinpipe.reproduce.two_machines.sheet import bars, published_sheet
 from thinpipe.reproduce.two_machines.work import Work
 
 WHY_NOT = obstacle()
@@ -211,7 +211,7 @@ def test_theirs_stand_beside_ours_and_in_the_charts(recorded):
     folder, _, _ = recorded
     record = Record.load(folder / "two-machines" / f"{NAMES[0]}.json")
     both = Record(**{**record.__dict__, "published": printed("none", 4).figures()})
-    sheet = documents_sheet([both])
+    sheet = published_sheet([both])
     assert sheet.lines[0][sheet.heads.index("total")].endswith(" (2.150)")
     assert bars([both], "total_s")["none, published"] == {"1 chunk": 2.47, "4 chunks": 2.15, "8 chunks": 2.07}
     assert "none, published" not in bars([record], "total_s")

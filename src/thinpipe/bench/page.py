@@ -33,7 +33,7 @@ from thinpipe.reproduce.two_machines.sheet import (
     TITLE,
     average_picture,
     costs_sheet,
-    documents_sheet,
+    published_sheet,
 )
 from thinpipe.train.recipes import RECIPES
 
@@ -209,7 +209,7 @@ _TWO_MACHINES = (
         "A client has the data, the labels, the first and the last layers; a server has the middle. The cut "
         "`documents` is Epipe's, after the first convolution and before the pooling.",
         tuple(two_machines_order()),
-        documents_sheet,
+        published_sheet,
         _bars,
         {"average": average_picture},
     ),

@@ -6,7 +6,7 @@ whole batch, in bfloat16. They are no measure of what sort, uniform, top-k or po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from thinpipe.reproduce.training.works import (
 
 PAGE = "short-trainings"
 _SOURCE = "Settings are our own; published figures are beside no row."
-_FINE_TUNED: Mapping[str, Any] = {
+_FINE_TUNED: dict[str, Any] = {
     "batch": 256,
     "chunks": 1,
     "epochs": 10,
@@ -37,7 +37,7 @@ _FINE_TUNED: Mapping[str, Any] = {
     "weights": "mobilenet_v2_imagenet.safetensors",
     "pool": "mean",
 }
-_FROM_SCRATCH: Mapping[str, Any] = {
+_FROM_SCRATCH: dict[str, Any] = {
     "model": "mobilenet_v2_32px",
     "batch": 256,
     "chunks": 1,
@@ -48,7 +48,7 @@ _FROM_SCRATCH: Mapping[str, Any] = {
     "last_batch": "keep",
     "dropout": 0.2,
 }
-_TEXT: Mapping[str, Any] = {
+_TEXT: dict[str, Any] = {
     "batch": 32,
     "chunks": 1,
     "epochs": 8,

@@ -6,12 +6,13 @@ Beside it the same with another step, to see what decides whether quantization c
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from thinpipe.reproduce.training.sortquant import own, rows_of
 from thinpipe.reproduce.training.table import NONE, Published, Row, Table
 from thinpipe.reproduce.training.works import CIFAR10_SAMPLES, images
 
-_PART = {"pixels": 64, "pool": "mean", "limit": 4000, "epochs": 12, "warmup": 2.0}
+_PART: dict[str, Any] = {"pixels": 64, "pool": "mean", "limit": 4000, "epochs": 12, "warmup": 2.0}
 _SMALL = images("small CIFAR-10", "cifar10-finetune", CIFAR10_SAMPLES, **_PART)
 _ONE = images("small CIFAR-10, one micro-batch", "cifar10-finetune", CIFAR10_SAMPLES, **_PART, chunks=1)
 _MOMENTUM = images(

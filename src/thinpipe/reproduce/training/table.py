@@ -171,6 +171,7 @@ class Table:
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
         page: the page that shows it, without its ending.
+        served: whether a client and a server train it, each in a process of its own (default: one process does).
     """
 
     name: str
@@ -182,6 +183,7 @@ class Table:
     time: str
     by_epoch: bool = False
     page: str = "results"
+    served: bool = False
 
     @property
     def works(self) -> tuple[Work, ...]:

@@ -42,7 +42,8 @@ def two_machines_command(
     cut: Annotated[
         str,
         typer.Option(
-            help="before-relu, which is Epipe's; pooled, which sends 49 times less at the second cut; or both."
+            help="before-relu, which is Epipe's; pooled, which sends 49 times less at the second cut; or "
+            "before-relu,pooled."
         ),
     ] = CUT,
     codecs: Annotated[

@@ -2,7 +2,7 @@
 
 ::
 
-    results/two-machines/computation-before-relu-none-4.json     measured once, for all links and codecs
+    results/two-machines-computation/before-relu-none-4.json     measured once, for all links and codecs
     results/two-machines/4gbit-before-relu-wave4-4.json          takes it from there
 
 It is the median of batches that the same two processes compute, as ``dry`` has them. A bottleneck computes, too, and
@@ -19,15 +19,17 @@ from typing import Any
 
 from thinpipe.bench.record import Machine, Record
 from thinpipe.reproduce.two_machines.documents import NONE
-from thinpipe.reproduce.two_machines.row import Row
+from thinpipe.reproduce.two_machines.figures import COMPUTATION
+from thinpipe.reproduce.two_machines.row import FULL, Row
 
+BENCH = "two-machines-computation"
+"""The folder of its records."""
 BATCHES = 12
 """That are measured, after those that warm up."""
 NOT_IDLE = (
     "a batch took less than the computation alone, measured twice, which cannot be: something else ran on this machine "
     "meanwhile; measure it again on an idle one, with --again"
 )
-_PLACE = "computation"
 
 
 @dataclass
@@ -35,14 +37,12 @@ class Computation:
     """What was measured of batches with nothing on the wire.
 
     Args:
-        bench: whose folder has the records.
         measure: takes a row, and tells the seconds of its batches with nothing on the wire; none where it cannot be.
         settings: of a row, which its figures depend on.
         folder: of records; None where none are kept.
         is_again: whether what is recorded does not count.
     """
 
-    bench: str
     measure: Callable[[Row], list[float]]
     settings: Callable[[Row], dict[str, Any]]
     folder: Path | None
@@ -75,24 +75,17 @@ class Computation:
     def _keep(self, place: Row, seconds: list[float]) -> None:
         if self.folder is not None:
             results: dict[str, float | None] = {"computation_s": round(median(seconds), 5)}
-            record = Record(
-                self.bench,
-                results,
-                {_PLACE: seconds},
-                self.settings(place),
-                Machine.current("pyzmq"),
-                row=place.name,
-            )
-            record.save(self.folder)
+            machine, row = Machine.current("pyzmq"), _name(place)
+            Record(BENCH, results, {COMPUTATION: seconds}, self.settings(place), machine, row=row).save(self.folder)
 
     def _recorded(self, place: Row) -> list[float] | None:
         """Reads what this machine measured before, with the same settings."""
-        path = None if self.folder is None else self.folder / self.bench / f"{place.name}.json"
+        path = None if self.folder is None else self.folder / BENCH / f"{_name(place)}.json"
         if self.is_again or path is None or not path.exists():
             return None
         record = Record.load(path)
         same = record.settings == self.settings(place) and record.machine == Machine.current("pyzmq")
-        return record.samples[_PLACE] if same else None
+        return record.samples[COMPUTATION] if same else None
 
 
 def is_less(total: list[float], computation: list[float]) -> bool:
@@ -102,4 +95,8 @@ def is_less(total: list[float], computation: list[float]) -> bool:
 
 def _place(row: Row) -> Row:
     """Names what all rows have in common that compute the same: neither link nor codec is part of it."""
-    return Row(_PLACE, row.cut, NONE, row.chunks, row.bottleneck)
+    return Row(FULL, row.cut, NONE, row.chunks, row.bottleneck)
+
+
+def _name(place: Row) -> str:
+    return place.name.removeprefix(f"{FULL}-")

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from thinpipe.reproduce.two_machines.computation import NOT_IDLE, Computation, i
 from thinpipe.reproduce.two_machines.documents import CUT, printed, step_size
 from thinpipe.reproduce.two_machines.figures import figures, samples
 from thinpipe.reproduce.two_machines.plan import BENCH, WARM_UP, Plan, ReproduceError, settings
-from thinpipe.reproduce.two_machines.row import FULL, Row
+from thinpipe.reproduce.two_machines.row import Row
 from thinpipe.reproduce.two_machines.server import Assignment
 from thinpipe.reproduce.two_machines.wire import Wire
 from thinpipe.reproduce.two_machines.work import Work
@@ -56,7 +56,7 @@ class _Company:
     notes: dict[Work, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._computation = Computation(BENCH, self._alone, self._settings_alone, self.folder, is_again=self.is_again)
+        self._computation = Computation(self._alone, self._settings_alone, self.folder, is_again=self.is_again)
 
     @property
     def client(self) -> Rank:
@@ -122,7 +122,7 @@ class _Company:
             return []
 
     def _settings_alone(self, row: Row) -> dict[str, Any]:
-        plain = settings(self.plan, replace(row, bandwidth=FULL), self.wire) | {"server_device": self.device}
+        plain = settings(self.plan, row, self.wire) | {"server_device": self.device}
         left = ("bandwidth", "bits_per_second", "codec", "batches")
         return {name: value for name, value in plain.items() if name not in left} | {"computation": DRY}
 

@@ -68,13 +68,13 @@ def test_ratios_within_one_round_are_not_called_medians():
     assert any("medians of ratios within 3 rounds" in note for note in versus_sheet(thrice).notes)
 
 
-def test_a_computation_that_took_longer_than_its_batch_is_called_rough():
+def test_a_computation_that_took_longer_than_its_batch_is_called_mismeasured():
     records = recorded("two-machines")
     wrong = [each for each in records if each.results["total_s"] < each.results["computation_s"]]
     right = [each for each in records if each not in wrong]
-    rough = f"longer than the whole batch of {len(wrong)} rows: it and the average are rough"
-    assert wrong and any(rough in note for note in published_sheet(records).notes)
-    assert not any("rough" in note for note in published_sheet(right).notes)
+    said = f"The computation of {len(wrong)} rows was mismeasured"
+    assert wrong and any(said in note for note in published_sheet(records).notes)
+    assert not any("mismeasured" in note for note in published_sheet(right).notes)
 
 
 def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():

@@ -95,7 +95,7 @@ class Work:
             ThinpipeError: there are no such images.
         """
         if self.images != MADE_UP and not self.tiny:
-            return data(replace(self._recipe, batch=rows)).batch(0)
+            return data(replace(self._recipe, batch=rows, limit=rows)).batch(0)
         generator = torch.Generator().manual_seed(self.seed)
         images = torch.randn(rows, 3, self.pixels, self.pixels, generator=generator)
         return images, torch.randint(CLASSES, (rows,), generator=generator)

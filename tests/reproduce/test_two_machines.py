@@ -18,6 +18,7 @@ from thinpipe.bench.network import obstacle
 from thinpipe.bench.record import Record
 from thinpipe.cli import app
 from thinpipe.remote.cost import StepCost
+from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.reproduce.two_machines.computation import Computation, is_less
 from thinpipe.reproduce.two_machines.documents import CHUNKS, CONV, PRINTED, printed
 from thinpipe.reproduce.two_machines.figures import COMPUTATION, MEGABYTE, figures
@@ -25,6 +26,7 @@ from thinpipe.reproduce.two_machines.row import BOTTLENECKS, CODECS, Row, method
 from thinpipe.reproduce.two_machines.sheet import bars, published_sheet
 from thinpipe.reproduce.two_machines.work import Work
 from thinpipe.train import resolved
+from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
 from train.small import WEIGHTS, write_files
 
 WHY_NOT = obstacle()
@@ -299,3 +301,78 @@ def test_without_anything_on_the_wire_all_of_it_is_still_computed(cut, small):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in parts.first.parameters())
     assert all(p.grad is not None and p.grad.any() for p in parts.middle.parameters())
     assert torch.equal(parts.first(inputs), parts.first(inputs))
+
+
+# -- accuracy: a client and a server that train from the first epoch to the last ---------------------------------------
+
+ACCURATE = ("reproduce", "two-machines-accuracy", "--tiny")
+
+
+@pytest.fixture(scope="module")
+def accurate(tmp_path_factory):
+    """Two rows trained with a server, in a folder; with it, what the last line said."""
+    folder = tmp_path_factory.mktemp("accuracy")
+    words = ("--rows", "chunks4-none,chunks4-conv20k3s3-*", "--epochs", 2, "--output", folder, "--json")
+    result = CliRunner().invoke(app, [*ACCURATE, *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return folder, json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_server_trains_what_the_same_stages_in_one_process_train(accurate, tmp_path):
+    folder, said = accurate
+    record = Record.load(folder / "two-machines-accuracy" / "chunks4-none-seed0.json")
+    assert record.entries() == said["rows"][0] and record.settings["served"]
+    recipe = record.settings["recipe"]
+    words = [f"--set={name}={recipe[name]}" for name in ("cut", "batch", "chunks", "epochs", "lr", "momentum", "seed")]
+    run("train", "digits", "--stages", 3, *words, "--run", tmp_path / "run")
+    alone = [line for line in RunFolder(tmp_path / "run").lines() if isinstance(line, EvaluationLine)]
+    assert recipe["chunks"] == 4 and record.samples["accuracy"] == [line.accuracy for line in alone]
+    assert record.samples["test_loss"] == pytest.approx([line.loss for line in alone])
+    assert record.published["accuracy"] == 0.9604 and record.results["float32_ratio"] == pytest.approx(1, abs=0.01)
+
+
+def test_both_sides_begin_with_the_bottlenecks_that_the_client_has_fitted(accurate):
+    folder, said = accurate
+    row = said["rows"][1]
+    assert row["published"] == {"accuracy": 0.9601, "accuracy_deviation": None, "ratio": 0.097}
+    assert row["float32_ratio"] == pytest.approx((12 * 4 * 4 + 18 * 4 * 4) / (16 * 8 * 8 + 64 * 4 * 4), rel=0.05)
+    assert "ratio_cut_1" not in row, "a client counts both cuts together"
+    run_folder = folder / "runs" / "two-machines-accuracy" / row["row"]
+    assert (run_folder / "bottleneck.safetensors").exists()
+    assert not (run_folder / "server").exists() and not (run_folder / "states").exists()
+
+
+def test_a_training_that_was_interrupted_goes_on_with_both_sides(tmp_path):
+    command = [sys.executable, "-m", "thinpipe", *ACCURATE, "--rows", "chunks1-none", "--epochs", "20"]
+    command += ["--output", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    path = tmp_path / "runs" / "two-machines-accuracy" / "chunks1-none-seed0"
+    deadline = time.monotonic() + 90
+    while not any(isinstance(line, EvaluationLine) for line in RunFolder(path).lines(lenient=True)):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM and "the same command goes on" in errors, errors
+    before = [line.step for line in RunFolder(path).lines() if isinstance(line, StepLine)]
+    assert (path / "server").exists() and len(before) < 240
+    done = CliRunner().invoke(app, [*command[3:], "--json"])
+    (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
+    steps = [line.step for line in RunFolder(path).lines() if isinstance(line, StepLine)]
+    assert steps == list(range(row["steps"])) and len(row["samples"]["accuracy"]) == 20
+
+
+def test_rows_train_with_the_step_of_the_report_and_have_its_accuracies():
+    table = TABLES["two-machines-accuracy"]
+    assert {row.name: row.published.value for row in table.rows if row.published.value is not None} == {
+        **{f"chunks{m}-none": value for m, value in ((1, 0.9586), (4, 0.9604), (8, 0.9594))},
+        **{f"chunks{m}-conv20k3s3-conv360": 0.9601 for m in (1, 4, 8)},
+        **{f"chunks{m}-conv20k4s4-conv320": value for m, value in ((1, 0.9589), (4, 0.9589), (8, 0.9587))},
+        **{f"chunks{m}-power3-3-power7-3": 0.9554 for m in (1, 4, 8)},
+    }
+    for row in table.rows:
+        recipe = resolved(row.work.recipe, {**row.work.changes, "cut": row.cut})
+        assert recipe.cut == "before-relu" and recipe.batch == 64 and recipe.epochs == 40
+        assert (recipe.lr, recipe.momentum, recipe.weight_decay) == (0.005 * recipe.chunks, 0.1, 0.0)
+    moved = next(row for row in table.rows if row.name == "chunks8-power3-3-power7-3")
+    assert "printed with 4 chunks" in moved.published.note

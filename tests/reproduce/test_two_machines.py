@@ -95,16 +95,36 @@ def test_rows_have_the_documents_columns_and_the_raw_samples(recorded):
         assert 0 < row["average_wall_mb_s"] <= row["peak_server_mb_s"]
 
 
-def test_the_computation_is_one_measurement_for_all_codecs_and_links(recorded):
-    folder, words, said = recorded
-    (path,) = (folder / "two-machines-computation").iterdir()
-    assert path.name == "before-relu-none-4.json"
-    alone = Record.load(path).samples[COMPUTATION]
+SMALL = "conv:20k3s3/conv:40"
+
+
+@pytest.fixture(scope="module")
+def more(recorded):
+    """What another run into the same folder said: over another link, with another codec, and with a bottleneck."""
+    words = ("--via", "emulated", "--codecs", "had:4", "--bottlenecks", SMALL, "--batches", 1)
+    done = measure(*words, "--output", recorded[0], "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])["rows"]
+
+
+def test_the_computation_is_one_measurement_for_all_codecs_and_links(recorded, more):
+    folder, _, said = recorded
+    names = sorted(path.name for path in (folder / "two-machines-computation").iterdir())
+    assert names == ["before-relu-conv20k3s3-conv40-4.json", "before-relu-none-4.json"]
+    alone = Record.load(folder / "two-machines-computation" / names[1]).samples[COMPUTATION]
     assert len(alone) >= 10
-    another = json.loads(measure(*words, "--bandwidth", "full", "--codecs", "had:4", "--json").stdout.splitlines()[-1])
-    for row in (*said["rows"], *another["rows"]):
+    for row in (*said["rows"], more[0]):
+        # What was disturbed, so that a batch took less, is measured again.
         assert row["samples"][COMPUTATION] == alone or statistics.median(row["samples"]["seconds"]) < max(alone)
         assert row["computation_s"] == pytest.approx(statistics.median(row["samples"][COMPUTATION]), rel=1e-3)
+
+
+def test_a_bottleneck_sends_what_it_makes_and_is_compared_with_what_there_was_before(more):
+    row = more[1]
+    assert row["row"] == "full-before-relu-conv20k3s3-conv40-4"
+    plain, sent = 64 * (32 * 42 * 42 + 160 * 7 * 7), 64 * (20 * 14 * 14 + 40 * 7 * 7)
+    assert row["raw_sent_bytes"] == row["raw_received_bytes"] == 4 * sent
+    assert row["ratio"] == pytest.approx(sent / plain, rel=0.02)
 
 
 def test_a_computation_longer_than_a_batch_is_measured_again_and_the_quicker_one_counts(tmp_path):
@@ -117,16 +137,6 @@ def test_a_computation_longer_than_a_batch_is_measured_again_and_the_quicker_one
     kept = Computation(lambda _: [9.0], lambda _: {"chunks": 4}, tmp_path, is_again=False)
     assert kept.of(Row("full", "before-relu", "none", 4)) == [0.3] * 3, "it is what is recorded, too"
     assert Computation(lambda _: [9.0], lambda _: {"chunks": 8}, tmp_path, is_again=False).of(row) == [9.0]
-
-
-def test_a_bottleneck_sends_what_it_makes_and_is_compared_with_what_there_was_before():
-    small = "conv:20k3s3/conv:40"
-    words = ("--via", "emulated", "--codecs", "none", "--bottlenecks", small, "--rows", "*-conv*", "--batches", 1)
-    (row,) = json.loads(measure(*words, "--json").stdout.splitlines()[-1])["rows"]
-    assert row["row"] == "full-before-relu-conv20k3s3-conv40-4"
-    plain, sent = 64 * (32 * 42 * 42 + 160 * 7 * 7), 64 * (20 * 14 * 14 + 40 * 7 * 7)
-    assert row["raw_sent_bytes"] == row["raw_received_bytes"] == 4 * sent
-    assert row["ratio"] == pytest.approx(sent / plain, rel=0.02)
 
 
 def test_real_images_are_the_first_that_a_training_would_see(tmp_path):
@@ -284,9 +294,7 @@ def test_theirs_stand_beside_ours_and_in_the_charts(recorded):
     assert "none, published" not in bars([record], "total_s")
 
 
-@pytest.mark.parametrize(
-    ("cut", "small"), [("before-relu", "none"), ("pooled", "none"), ("before-relu", "conv:20k3s3/conv:40")]
-)
+@pytest.mark.parametrize(("cut", "small"), [("before-relu", "none"), ("pooled", "none"), ("before-relu", SMALL)])
 def test_without_anything_on_the_wire_all_of_it_is_still_computed(cut, small):
     wet, dry = (Work(cut=cut, bottleneck=small, tiny=True, dry=dry) for dry in (False, True))
     inputs, targets = wet.batch(4)
@@ -343,7 +351,7 @@ def test_both_sides_begin_with_the_bottlenecks_that_the_client_has_fitted(accura
 
 
 def test_a_training_that_was_interrupted_goes_on_with_both_sides(tmp_path):
-    command = [sys.executable, "-m", "thinpipe", *ACCURATE, "--rows", "chunks1-none", "--epochs", "20"]
+    command = [sys.executable, "-m", "thinpipe", *ACCURATE, "--rows", "chunks1-none", "--epochs", "8"]
     command += ["--output", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     path = tmp_path / "runs" / "two-machines-accuracy" / "chunks1-none-seed0"
@@ -355,11 +363,11 @@ def test_a_training_that_was_interrupted_goes_on_with_both_sides(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM and "the same command goes on" in errors, errors
     before = [line.step for line in RunFolder(path).lines() if isinstance(line, StepLine)]
-    assert (path / "server").exists() and len(before) < 240
+    assert (path / "server").exists() and len(before) < 96
     done = CliRunner().invoke(app, [*command[3:], "--json"])
     (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
     steps = [line.step for line in RunFolder(path).lines() if isinstance(line, StepLine)]
-    assert steps == list(range(row["steps"])) and len(row["samples"]["accuracy"]) == 20
+    assert steps == list(range(row["steps"])) and len(row["samples"]["accuracy"]) == 8
 
 
 def test_rows_train_with_the_step_of_the_report_and_have_its_accuracies():

@@ -100,12 +100,12 @@ def _settings_notes(records: Sequence[Record]) -> Iterator[str]:
     if before:
         yield (
             f"{before} rows are older: SGD at 0.01 with momentum 0.9 and weight decay 0.0001, means of 2 or 3 batches "
-            "after one, in processes that gave the memory of every batch back to the system, which made their "
-            "computation slower by an amount that differs from row to row."
+            "after one, in processes that gave the memory of a batch back to the system and waited for it anew. Their "
+            "computation is longer for that, by more in some rows than in others."
         )
     if any(str(record.settings["server_device"]).startswith("cuda") for record in records):
         yield (
-            "A server with a recent GPU takes about as long for a micro-batch of 8 rows as for one of 64, for it waits "
+            "A server with a recent GPU takes nearly as long for a micro-batch of 8 rows as for one of 64, as it waits "
             "for launches: its computation grows with the number of chunks, where Epipe's fell."
         )
 

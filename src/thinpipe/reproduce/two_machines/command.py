@@ -21,7 +21,17 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.finite import dumps
 from thinpipe.help import MORE, HelpAll
 from thinpipe.reproduce.two_machines.documents import CHUNKS, CUT, NONE
-from thinpipe.reproduce.two_machines.row import BOTTLENECKS, CODECS, CUTS, FULL, TINY_BOTTLENECKS, Row, table
+from thinpipe.reproduce.two_machines.row import (
+    BOTTLENECKS,
+    CODECS,
+    CUTS,
+    FULL,
+    IMAGES,
+    MADE_UP,
+    TINY_BOTTLENECKS,
+    Row,
+    table,
+)
 from thinpipe.reproduce.two_machines.sheet import costs_sheet, over_none, published_sheet
 
 if TYPE_CHECKING:
@@ -30,7 +40,6 @@ if TYPE_CHECKING:
 _WIDTH = 160
 _TINY_CHUNKS = "4"
 _VIA = ("namespaces", "emulated")
-_IMAGES = ("made-up", "cifar10")
 
 
 def two_machines_command(
@@ -81,7 +90,7 @@ def two_machines_command(
     ] = None,
     images: Annotated[
         str, typer.Option(help="made-up, with random weights; or cifar10, with pretrained ones, which takes as long.")
-    ] = _IMAGES[0],
+    ] = MADE_UP,
     data_dir: Annotated[
         Path | None, typer.Option(help="With --images cifar10: the folder of data sets (default: the usual places).")
     ] = None,
@@ -217,11 +226,11 @@ def _count(word: str) -> int:
 
 
 def _verify_images(images: str, data_dir: Path | None, *, tiny: bool) -> None:
-    if images not in _IMAGES:
-        raise typer.BadParameter(f"there are no images {images!r:.40}; use {' or '.join(_IMAGES)}")
-    if tiny and images != _IMAGES[0]:
+    if images not in IMAGES:
+        raise typer.BadParameter(f"there are no images {images!r:.40}; use {' or '.join(IMAGES)}")
+    if tiny and images != MADE_UP:
         raise typer.BadParameter("--tiny has images of its own; leave out --images")
-    if data_dir is not None and images == _IMAGES[0]:
+    if data_dir is not None and images == MADE_UP:
         raise typer.BadParameter("--data-dir is for real images; add --images cifar10")
 
 

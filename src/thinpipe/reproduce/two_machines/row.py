@@ -21,6 +21,8 @@ TINY_BOTTLENECKS = ("conv:20k3s3/conv:40",)
 """For the small model's tensors."""
 BANDWIDTHS = (FULL, "4gbit", "1gbit", "200mbit", "100mbit")
 """Those that the page has a place for; a command takes any."""
+MADE_UP = "made-up"
+IMAGES = (MADE_UP, "cifar10")
 _BETWEEN = re.compile(r"[/|,]")
 
 

@@ -19,7 +19,7 @@ from thinpipe.reproduce.two_machines.documents import (
     PRINTED,
 )
 from thinpipe.reproduce.two_machines.figures import MEGABYTE
-from thinpipe.reproduce.two_machines.row import method
+from thinpipe.reproduce.two_machines.row import MADE_UP, method
 
 TITLE = "Two machines"
 COSTS_TITLE = "Two machines, where the time goes"
@@ -198,7 +198,7 @@ def _text(value: float | None, form: str, unit: float = 1.0) -> str:
 def _model(records: Sequence[Record]) -> str:
     models = (
         f"{'A small model' if each.settings['tiny'] else 'MobileNetV2'} at {each.settings['pixels']} pixels, "
-        f"{each.settings.get('images', 'made-up')} images, batches of {each.settings['batch']}, schedule "
+        f"{each.settings.get('images', MADE_UP)} images, batches of {each.settings['batch']}, schedule "
         f"{each.settings['schedule']}"
         for each in records
     )

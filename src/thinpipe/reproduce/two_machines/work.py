@@ -12,14 +12,13 @@ from torch import Tensor
 from thinpipe.remote.offer import MakeOptimizer, Offer
 from thinpipe.reproduce.two_machines.documents import NONE, training
 from thinpipe.reproduce.two_machines.dry import dry
-from thinpipe.reproduce.two_machines.row import named
+from thinpipe.reproduce.two_machines.row import MADE_UP, named
 from thinpipe.reproduce.two_machines.tiny import CLASSES, PIXELS, tiny_parts
 from thinpipe.train import Parts, Recipe, optimizer, parts, resolved
 from thinpipe.train.offers import offer_name
 from thinpipe.train.parts import data
 
 RECIPE, REAL = "two-machines", "cifar10-finetune"
-MADE_UP = "made-up"
 _FLOAT32 = 4
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from thinpipe.bench.catalogue_page import fill_catalogue
 from thinpipe.bench.page import SECTIONS
+from thinpipe.bench.published_sheet import memory_sheet, speed_sheet
 from thinpipe.bench.record import Machine, Record
-from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY
-from thinpipe.bench.sheet import memory_sheet
+from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY, UNET_SPEED
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.cli import app
@@ -32,17 +32,16 @@ def test_the_page_shows_what_was_recorded(tmp_path):
     shared = ("--tiny", "--devices", "cpu:4", "--output", results)
     run("unet-speed", *shared, "--rows", "baseline,pipeline-1", "--steps", 1, "--epochs", 2)
     run("unet-memory", *shared, "--rows", "pipeline-1")
-    run("amoebanet-speed", *shared, "--rows", "n2m4", "--rounds", 1)
     run("unet-timeline", *shared, "--steps", 1, "--epochs", 2)
     run("page", "--results", results, "--docs", docs)
     page = (docs / "benchmarks.md").read_text()
-    record = Record.load(results / "unet-speed" / "pipeline-1.json")
+    record = Record.load(results / "unet-speed" / "pipeline-1-tiny-2x1-cpu.json")
     assert f"{record.results['throughput']:.3f}" in page and "0.858x" in page
-    assert page.count("No results are recorded") == len(SECTIONS) - 4
+    assert page.count("No results are recorded") == len(SECTIONS) - 3
     for target in re.findall(r"\]\((?!https:)([^)]+)\)", page):
         assert (docs / target).exists(), target
     pictures = sorted(picture.name for picture in (docs / "img").iterdir())
-    assert pictures == ["amoebanet-speed-cores.svg", "unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
+    assert pictures == ["unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
     for picture in (docs / "img").iterdir():
         root = ElementTree.parse(picture).getroot()
         assert root.find(f"{SVG}title").text and root.find(f"{SVG}desc").text
@@ -83,8 +82,36 @@ def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():
         for table in (UNET_MEMORY, AMOEBANET_MEMORY)
     }
     for notes in said.values():
-        assert "pipeline-8: all stages on one device" in notes and "expandable segments" in notes
-    assert ["the column has their sum" in notes for notes in said.values()] == [False, True]
+        assert "-expandable-one-gpu: all stages on one device" in notes and "expandable segments" in notes
+    table = memory_sheet(AMOEBANET_MEMORY, recorded("amoebanet-memory"))
+    shown = {line[0]: dict(zip(table.heads, line, strict=True)) for line in table.lines}
+    assert shown["pipeline-4"]["torchgpipe: activations"] == "6.91 GiB"
+    assert shown["pipeline-8-expandable-one-gpu"]["Huang et al.: parameters, model, activations"].startswith(
+        "1.8B, 24.62"
+    )
+
+
+def test_records_in_place_are_shown_as_such_and_beside_no_published_figure():
+    for table, sheet in ((UNET_MEMORY, memory_sheet), (UNET_SPEED, speed_sheet)):
+        shown = sheet(table, recorded(table.bench))
+        published = shown.heads.index("published")
+        for record in recorded(table.bench):
+            assert record.settings["in_place"] == ("-in-place" in record.row), record.row
+        of_ours = [line for line in shown.lines if "-in-place" in line[0]]
+        assert of_ours and {line[published] for line in of_ours} == {"-"}
+        assert any("each LeakyReLU overwrites its input" in note for note in shown.notes)
+
+
+def test_published_rows_of_which_nothing_is_recorded_are_shown(tmp_path):
+    run("page", "--results", tmp_path / "none", "--docs", tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    for row in (
+        "| pipeline-2 | 24, 128 | 4.99B | 2 x 32 |",
+        "| n8m32 | 18, 256 | - | 8 x 32 | 1280 |",
+        "| 4K | 22.13±0.09 |",
+    ):
+        assert row in page
+    assert "132.413 | 4.953x | 3.48x |" in page and "542M, 6.45GB, 8.11GB" in page
 
 
 def test_a_page_without_results_says_so(tmp_path):

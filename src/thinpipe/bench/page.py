@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, heap, timeline, transparency
+from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, heap, transparency
 from thinpipe.bench.data_parallel_sheet import data_parallel_sheet
 from thinpipe.bench.link_sheet import link_sheet
+from thinpipe.bench.published_sheet import memory_sheet, speed_sheet, timeline_sheet
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import (
+    ACCURACY,
     AMOEBANET_MEMORY,
     AMOEBANET_SPEED,
     RESNET_SPEED,
@@ -21,7 +23,7 @@ from thinpipe.bench.rows import (
     UNET_SPEED,
     UNET_TIMELINE,
 )
-from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, timeline_sheet, transparency_sheet
+from thinpipe.bench.sheet import Sheet, cores_sheet, transparency_sheet
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
 from thinpipe.bench.train_rate import BENCH as TRAIN_RATE
@@ -67,6 +69,9 @@ class Section:
         sheet: makes its table.
         picture: draws its picture.
         more: draws further ones, by what they show.
+        rows: the published rows, which are shown even where nothing is recorded; records are found by their names and
+            not by ``order`` (default: none).
+        published: writes figures that are not of what ours are of, and why they are there (default: none).
     """
 
     name: str
@@ -78,9 +83,14 @@ class Section:
     sheet: Callable[[Sequence[Record]], Sheet]
     picture: Callable[[Sheet, Sequence[Record]], str]
     more: Mapping[str, Callable[[Sheet, Sequence[Record]], str]] = field(default_factory=dict)
+    rows: Table | None = None
+    published: Callable[[], Iterable[str]] = tuple
 
     def records(self, results: Path) -> list[Record]:
         """Reads the records of its rows, in their order."""
+        if self.rows is not None:
+            every = sorted((results / self.bench).glob("*.json"))
+            return [Record.load(file) for row in self.rows.rows for file in every if self.rows.row_of(file.stem) is row]
         files = [file for row in self.order for file in sorted((results / self.bench).glob(f"{row}.json"))]
         return [Record.load(file) for file in files]
 
@@ -102,9 +112,8 @@ def _section(table: Table, sheet: Callable[[Table, Sequence[Record]], Sheet]) ->
     optimizer = {"sgd": "SGD at 0.1", "rmsprop": "RMSprop"}[table.optimizer]
     loss = "binary" if table.network == "unet" else "1000-class"
     setting = f"Published: images of {table.pixels} x {table.pixels}, {loss} cross entropy, {optimizer}, float32."
-    names = (timeline.ROW,) if table is UNET_TIMELINE else tuple(row.name for row in table.rows)
-    command = f"thinpipe bench {table.bench}"
-    return Section(table.bench, table.bench, table.title, command, setting, names, partial(sheet, table), _bars)
+    bench, command = table.bench, f"thinpipe bench {table.bench}"
+    return Section(bench, bench, table.title, command, setting, (), partial(sheet, table), _bars, rows=table)
 
 
 _CORES = Section(
@@ -119,8 +128,8 @@ _CORES = Section(
 )
 
 
-def _training(data: str, network: str, options: str) -> Section:
-    rows = tuple(f"{data.lower()}-{way}" for way in ("bare", "pipe", "pipe-deferred"))
+def _training(data: str, network: str, options: str, published: Callable[[], Iterable[str]] = tuple) -> Section:
+    rows = tuple(f"{data.lower()}-{way}" for way in transparency.WAYS)
     return Section(
         f"{transparency.BENCH}-{data.lower()}",
         transparency.BENCH,
@@ -130,7 +139,22 @@ def _training(data: str, network: str, options: str) -> Section:
         rows,
         transparency_sheet,
         lambda _, records: curves_picture(records),
+        published=published,
     )
+
+
+def _accuracy() -> Iterator[str]:
+    """Writes torchgpipe's own table of transparency, of which nothing of ours can be a row."""
+    yield (
+        "torchgpipe's table is of ResNet-101 on ImageNet after 90 epochs: top-1 error in percent, trained by "
+        "torchgpipe, by `nn.DataParallel`, and as Goyal et al. published it. thinpipe has no row of it, which would "
+        "take ImageNet. What stands for it here is ResNet-18 on CIFAR-10, trained with and without a pipe: is the "
+        "error the same?\n"
+    )
+    yield line(["batch", "torchgpipe, published", "nn.DataParallel, published", "Goyal et al."])
+    yield line(["---"] * 4)
+    yield from (line([batch, *errors]) for batch, errors in ACCURACY.items())
+    yield ""
 
 
 def _codecs(
@@ -301,7 +325,7 @@ SECTIONS = (
     _DATA_PARALLEL,
     _HEAP,
     _training("digits", "a small network", ""),
-    _training("CIFAR-10", "ResNet-18", " --data DIR"),
+    _training("CIFAR-10", "ResNet-18", " --data DIR", _accuracy),
     *_CODECS,
 )
 
@@ -342,25 +366,35 @@ def _written(
     yield f"## {section.title}\n"
     if not records:
         yield f"No results are recorded; `{section.command}` records them.\n"
+        yield from section.published()
+        if section.rows is not None:
+            yield f"{section.setting}\n"
+            yield from _lines(section.sheet(records), more)
         return
     sheet = section.sheet(records)
     picture = pictures / f"{section.name}.svg"
     picture.write_text(section.picture(sheet, records))
     yield f"{section.setting}\n"
+    yield from section.published()
     yield f"![{sheet.title}: {sheet.measure}](img/{picture.name})\n"
     for what, draw in section.more.items():
         another = pictures / f"{section.name}-{what}.svg"
         another.write_text(draw(sheet, records))
         yield f"![{sheet.title}: {what}](img/{another.name})\n"
+    yield from _lines(sheet, more)
+    for run, made in runs_of(records).items():
+        links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)
+        yield f"- {links}: {run}"
+    yield ""
+
+
+def _lines(sheet: Sheet, more: Sequence[str]) -> Iterator[str]:
+    """Writes a table and the notes below it."""
     yield line(sheet.heads)
     yield line(["---"] * len(sheet.heads))
     yield from map(line, sheet.lines)
     yield ""
     yield from (f"- {note}" for note in (*sheet.notes, *more))
-    yield ""
-    for run, made in runs_of(records).items():
-        links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)
-        yield f"- {links}: {run}"
     yield ""
 
 

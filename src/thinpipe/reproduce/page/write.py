@@ -61,6 +61,8 @@ Figures are means and standard deviations over seeds, after the last epoch.
 - **to none**: difference to the row `none`, in points, mean and standard deviation over the seeds that both rows have.
   Their number stands behind it where there is one, or where either row has others as well. Rows are compared whether or
   not they were trained on the same device, and with compiled stages.
+- **damaged**: runs in whose first quarter a gradient was more than four times as long as the median of its epoch, and
+  the training loss rose with it, of those whose gradients were measured. Such a run loses accuracy for good.
 - **kB a sample**: bytes that crossed the cuts in training, over the samples.
 """
 NOTHING = "No table has been trained: `thinpipe reproduce TABLE` trains one and records its rows in `results/`."

@@ -14,7 +14,7 @@ from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY, UNET_SPEED
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.cli import app
-from thinpipe.reproduce.two_machines.sheet import documents_sheet
+from thinpipe.reproduce.two_machines.sheet import published_sheet
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -58,13 +58,13 @@ def recorded(bench):
     return [Record.load(path) for path in sorted((ROOT / "results" / bench).glob("*.json"))]
 
 
-def test_a_computation_that_took_longer_than_its_batch_is_called_rough():
+def test_a_computation_that_took_longer_than_its_batch_is_called_mismeasured():
     records = recorded("two-machines")
     wrong = [each for each in records if each.results["total_s"] < each.results["computation_s"]]
     right = [each for each in records if each not in wrong]
-    rough = f"longer than the whole batch of {len(wrong)} rows: it and the average are rough"
-    assert wrong and any(rough in note for note in documents_sheet(records).notes)
-    assert not any("rough" in note for note in documents_sheet(right).notes)
+    said = f"The computation of {len(wrong)} rows was mismeasured"
+    assert wrong and any(said in note for note in published_sheet(records).notes)
+    assert not any("mismeasured" in note for note in published_sheet(right).notes)
 
 
 def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():

@@ -40,7 +40,15 @@ from train.test_encoders import BERT, SIZES, save
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["sortquant-cifar10", "sortquant-cifar100", "sortquant-food101", "sortquant-rte", "sortquant-cola"]
 NAMES += ["sortquant-cifar10-small", "sortquant-cifar10-mean", "bottlenecks-cifar10", "ablation-bits"]
-NAMES += ["prune-vs-quant", "prune-vs-quant-small", "cola-recipes", "dp-vs-pipeline", "two-machines", "unet-memory"]
+NAMES += [
+    "prune-vs-quant",
+    "prune-vs-quant-small",
+    "cola-recipes",
+    "dp-vs-pipeline",
+    "two-machines",
+    "two-machines-accuracy",
+    "unet-memory",
+]
 NAMES += ["amoebanet-memory", "unet-speed", "amoebanet-speed", "resnet-speed", "unet-timeline", "transparency"]
 NAMES += [f"short-{name}" for name in ("cifar10", "cifar100", "food101", "scratch", "cola")]
 NAMES += ["pipelines-cifar10", "pipelines-rte", "data-parallel"]

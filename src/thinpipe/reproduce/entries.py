@@ -57,9 +57,9 @@ ENTRIES = (
     Entry(
         "two-machines",
         two_machines_command,
-        "bytes, bandwidth and time of a batch between a client and a server",
+        "bytes, bandwidth and time of a batch between a client and a server, by codec or learned bottleneck",
         "thinpipe\\[net]; a GPU for the server, or patience",
-        "estimated: 10 minutes a link with a GPU and 16 cores; --tiny: half a minute",
+        "estimated: 5 minutes a link with a GPU and 16 cores, 25 at 100 Mbit/s; --tiny: half a minute",
     ),
     Entry("unet-memory", unet_memory_command, "torchgpipe's: peak memory of U-Nets", _GPUS, _MINUTES),
     Entry("amoebanet-memory", amoebanet_memory_command, "torchgpipe's: peak memory of AmoebaNet-D", _GPUS, _MINUTES),

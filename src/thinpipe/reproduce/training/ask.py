@@ -15,6 +15,7 @@ from thinpipe.train.recipes import subject_of
 from thinpipe.train.settings import Settings
 
 STAGES = 3
+_ANYWHERE = "127.0.0.1:0"
 _ROBERTA = {"model_type": "roberta", "num_hidden_layers": 12, "hidden_size": 768, "vocab_size": 50_265}
 
 
@@ -98,7 +99,9 @@ class Job:
         said |= {"on_nan": "continue", **ask.changes}
         recipe = resolved(name, said)
         settings = Settings(
-            stages=STAGES,
+            # Where its server will be is known when that has been started.
+            connect=_ANYWHERE if table.served else None,
+            stages=None if table.served else STAGES,
             codec=row.packs,
             grad_codec=row.packs_back,
             compile=ask.compile or None,
@@ -131,6 +134,7 @@ class Job:
             **({} if self.row.gradients is None else {"grad_codec": self.row.gradients}),
             "cut": self.row.cut,
             "stages": STAGES,
+            **({"served": True} if self.table.served else {}),
             "seed": self.seed,
             "tiny": self.tiny,
             "recipe": recipe,

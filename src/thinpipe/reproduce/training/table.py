@@ -173,6 +173,7 @@ class Table:
         curves: codecs whose rows have another plot, with curves by epoch (default: none).
         page: the page that shows it, without its ending.
         draws: whether a row is in pictures and in the overview of the page (default: every row is).
+        served: whether a client and a server train it, each in a process of its own (default: one process does).
     """
 
     name: str
@@ -186,6 +187,7 @@ class Table:
     curves: tuple[str, ...] = ()
     page: str = "results"
     draws: Callable[[Row], bool] = lambda _: True
+    served: bool = False
 
     @property
     def works(self) -> tuple[Work, ...]:

@@ -11,11 +11,12 @@ from thinpipe.reproduce.training.short import SHORT
 from thinpipe.reproduce.training.small import SMALL
 from thinpipe.reproduce.training.sortquant import SORTQUANT
 from thinpipe.reproduce.training.table import Table
+from thinpipe.reproduce.training.two_machines import ACCURACY
 
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         *(*SORTQUANT, SMALL, BOTTLENECKS, ABLATION, PRUNE_VS_QUANT, PRUNE_SMALL, COLA_RECIPES),
-        *(*PIPELINES, *SHORT),
+        *(ACCURACY, *PIPELINES, *SHORT),
     )
 }

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from runtime.step_on_devices import NUDGES, SPECS, apart, crossing, differences
-from thinpipe import codec
+from runtime.step_on_devices import NUDGES, SPECS, apart, crossed, crossing, differences
 
 pytestmark = [
     pytest.mark.cuda,
@@ -33,16 +32,11 @@ def test_a_gpu_is_no_further_from_the_cpu_than_the_last_bits_of_the_images_bring
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_crosses_a_cut_arrives_alike_through_a_gpus_codec(spec, dtype):
     for name, activation, gradient in crossing(dtype):
-        here, there = codec(spec), codec(spec)
-        packets = [each.encode(x) for each, x in ((here, activation), (there, activation.cuda()))]
-        arrived = [each.decode(packet) for each, packet in zip((here, there), packets, strict=True)]
-        _same(arrived, activation, f"activation at {name}")
-        back = [each.for_gradient_of(packet) for each, packet in zip((here, there), packets, strict=True)]
-        arrived = [each.decode(each.encode(x)) for each, x in zip(back, (gradient, gradient.cuda()), strict=True)]
-        _same(arrived, gradient, f"gradient at {name}")
+        here, there = (crossed(spec, activation.to(device), gradient.to(device)) for device in ("cpu", "cuda"))
+        _same(there.activation, here.activation, activation, f"activation at {name}")
+        _same(there.gradient, here.gradient, gradient, f"gradient at {name}")
 
 
-def _same(arrived, sent, what):
-    here, there = arrived[0], arrived[1].cpu()
-    error = apart(here, sent)
-    assert apart(there, here) <= 0.05 * error + 1e-6, f"{what}: a codec that errs by {error:.2g}"
+def _same(there, here, sent, what):
+    error, rounding = apart(here, sent), 1e-6 if sent.dtype == torch.float32 else 1e-3
+    assert apart(there, here) <= 0.05 * error + rounding, f"{what}: a codec that errs by {error:.2g}"

@@ -58,7 +58,7 @@ ROWS = {
     "sortquant-cifar100": "none,sort6+2",
     "sortquant-food101": "none,had4",
     "sortquant-rte": "none,sort3+1",
-    "sortquant-cola": "none,power16,had2,linear150,linear75-had4,none-linear50",
+    "sortquant-cola": "none,power16-2,had2,linear150,linear75-had4,none-linear50",
     "ablation-bits": "cifar10-none,*-sort3+1,cifar10-uniform8,rte-none,rte-uniform4",
     "sortquant-cifar10-small": "none,one-none,momentum-sort6+2",
     "sortquant-cifar10-mean": "none,sort6+2",
@@ -198,7 +198,9 @@ def test_a_row_says_whether_its_bottlenecks_were_fitted_and_where_a_table_has_no
 
 
 def test_each_cut_has_the_codec_that_the_row_says(trained):
-    (row,) = (row for row in trained("sortquant-cifar10")[0]["rows"] if row["settings"]["codec"] == "power:3/power:7")
+    (row,) = (
+        row for row in trained("sortquant-cifar10")[0]["rows"] if row["settings"]["codec"] == "power:3/3/power:7/3"
+    )
     # 16 maps of 8 x 8, and 64 of 4 x 4: a rank has as many numbers as the matrix has rows and columns.
     assert row["ratio_cut_1"] == pytest.approx(3 * (16 + 64) / (16 * 64), rel=0.01)
     assert row["ratio_cut_2"] == pytest.approx(7 * (64 + 16) / (64 * 16), rel=0.01)

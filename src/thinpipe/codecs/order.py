@@ -30,7 +30,7 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def reordered(dense: Tensor, now: Order, wanted: Order, dtype: torch.dtype) -> Tensor:
-    """Copies a tensor into another order, and another type of floats; returns it as it is where the order is.
+    """Copies a tensor into another order, and another type of floats; returns it as it is where it lies so.
 
     Args:
         dense: with its dimensions in the order ``now``; it may lie in another, as a view does.
@@ -39,7 +39,7 @@ def reordered(dense: Tensor, now: Order, wanted: Order, dtype: torch.dtype) -> T
         dtype: of the result, if it is a copy; what the type cannot hold becomes its greatest value.
     """
     if now == wanted:
-        return dense
+        return dense.contiguous()
     across = [now.index(dim) for dim in wanted]
     view = dense.permute(across)
     if dense.dtype == dtype and view.is_contiguous():

@@ -30,7 +30,7 @@ COLA_RECIPES = Table(
         ),
         Row(
             work=COLA_OWN,
-            codec="power:16",
+            codec="power:16/2",
             series="Epipe's settings, power:16",
             published=Published(
                 value=0.635, ratio=0.146, curve=((3, 0.635), (7, 0.635), (20, 0.612)), note="best of 20 epochs"

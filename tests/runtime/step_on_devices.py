@@ -97,7 +97,7 @@ def _deep() -> tuple[nn.Sequential, list[int]]:
     network = NETWORKS["mobilenet_v2_32px"]
     # Dropout draws what a device draws, and would hide everything else.
     model = built(lambda: network.make(10, 0.0), 0)
-    names, cut = [name for name, _ in model.named_children()], network.cuts["documents"]
+    names, cut = [name for name, _ in model.named_children()], network.cuts["before-relu"]
     first, second = names.index(cut.middle), names.index(cut.last)
     return model, [first, second - first, len(names) - second]
 

@@ -3,7 +3,7 @@
 ::
 
     after-relu    conv, norm, ReLU6 | features 1 ... 18       | pool, dropout, linear     1280 x 7 x 7 at the second cut
-    before-relu   conv, norm | ReLU6, features 1 ... 18       | pool, dropout, linear     the same sizes, negative numbers, too
+    before-relu   conv, norm | ReLU6, features 1 ... 18       | pool, dropout, linear     the same sizes, of any sign
     pooled        conv, norm | ReLU6, features 1 ... 18, pool |       dropout, linear     1280: 49 times fewer, the same
     two-and-two   features 0, 1 | features 2 ... 17 | feature 18, pool, dropout, linear
     even          thirds of the multiplications

@@ -47,8 +47,8 @@ def _pool_corner(model: nn.Sequential, recipe: Recipe) -> None:
     """
     if recipe.model != "mobilenet_v2" or recipe.pixels not in _CORNER_SIZES:
         raise RecipeError(
-            f"pool=corner is for mobilenet_v2 on images of {_CORNER_SIZES[0]} to {_CORNER_SIZES[-1]} pixels, whose last "
-            f"map has one corner of 4 x 4; got {recipe.model} and {recipe.pixels}; use pool=mean"
+            f"pool=corner is for mobilenet_v2 on images of {_CORNER_SIZES[0]} to {_CORNER_SIZES[-1]} pixels, got "
+            f"{recipe.model} and {recipe.pixels}; use pool=mean"
         )
     model._modules["avgpool"] = nn.Sequential(nn.ReLU(), nn.AvgPool2d(4))
 

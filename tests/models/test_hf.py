@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from hf_support import CONFIGS, batch, loss_of, make, quiet, transformers
-from thinpipe import Pipe, checkpoint, split
+from thinpipe import Pipe, split
+from thinpipe.checkpoint import load, save
 from thinpipe.errors import BatchError, SplitError
 from thinpipe.models.hf import run_uncut, token_loss, token_targets
 from thinpipe.models.hf.stage import HIDDEN
@@ -222,10 +223,10 @@ def test_what_all_layers_read_is_copied_into_every_stage_and_loaded_into_all_of_
     pipe.load_state_dict(other.state_dict())
     torch.testing.assert_close(pipe(inputs), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(run_uncut(parts.to_model(), inputs), expected, rtol=0, atol=1e-12)
-    checkpoint.save(tmp_path, pipe, step=1)
+    save(tmp_path, pipe, step=1)
     for each in (pipe, copy.deepcopy(pipe)):
         each.load_state_dict(make("mpnet").state_dict())
-        checkpoint.load(tmp_path, each)
+        load(tmp_path, each)
         torch.testing.assert_close(each(inputs), expected, rtol=0, atol=1e-12)
     pipe.float().eval()
     assert {tensor.dtype for part in parts for tensor in part.state_dict().values()} == {torch.float32}

@@ -73,13 +73,13 @@ class Copies(Branch):
         self._non_persistent_buffers_set = copies[0]._non_persistent_buffers_set
         self.training = copies[0].training
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Tells all of them whether they are in training."""
         for each in self._copies:
             each.train(mode)
         return super().train(mode)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - likewise
         for each in self._copies:
             each._apply(fn, recurse)
         return self

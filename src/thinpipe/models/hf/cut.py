@@ -53,8 +53,8 @@ def _verify_frozen(anatomy: Anatomy) -> None:
     for name in anatomy.copied:
         if any(parameter.requires_grad for parameter in anatomy.model.get_submodule(name).parameters()):
             raise SplitError(
-                f"all layers read '{name}', so every stage gets a copy of it, and copies would be trained apart; freeze "
-                f"it: model.{name}.requires_grad_(False)"
+                f"all layers read '{name}', so every stage gets a copy of it, and copies would be trained apart; "
+                f"freeze it: model.{name}.requires_grad_(False)"
             )
 
 

@@ -171,6 +171,7 @@ class Table:
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
         page: the page that shows it, without its ending.
+        seeds: those that each row is trained with, unless told otherwise (default: three).
     """
 
     name: str
@@ -182,6 +183,7 @@ class Table:
     time: str
     by_epoch: bool = False
     page: str = "results"
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
     def works(self) -> tuple[Work, ...]:

@@ -9,7 +9,7 @@ from thinpipe.train.networks import NETWORKS
 from thinpipe.train.recipes import RECIPES
 
 TEXTS = ("rte", "rte-data-parallel", "cola", "cola-simulated", "cola-fairseq", "cola-lora")
-WEIGHTS = "mobilenet_v2_imagenet.safetensors"
+WEIGHTS = "mobilenet_v2_torchvision_v1.safetensors"
 
 
 def small(name, **changes):
@@ -22,6 +22,7 @@ def small(name, **changes):
         said |= {"last_batch": "keep", "padding": "batch", "chunks": 1, "warmup_steps": 0}
     elif name != "digits":
         said = {"pixels": 32, "batch": 4, "limit": 10, "epochs": 2, "precision": "float32", "chunks": 1}
+        said |= {"pool": "mean", "last_batch": "keep"}
     return resolved(name, {**said, **changes})
 
 

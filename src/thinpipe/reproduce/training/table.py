@@ -9,7 +9,7 @@ A row's name is that of its file, less the seed::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -172,6 +172,7 @@ class Table:
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
         page: the page that shows it, without its ending.
         seeds: those that each row is trained with, unless told otherwise (default: three).
+        draws: whether a row is in pictures and in the overview of the page (default: every row is).
     """
 
     name: str
@@ -184,6 +185,7 @@ class Table:
     by_epoch: bool = False
     page: str = "results"
     seeds: tuple[int, ...] = (0, 1, 2)
+    draws: Callable[[Row], bool] = lambda _: True
 
     @property
     def works(self) -> tuple[Work, ...]:

@@ -23,7 +23,7 @@ from thinpipe.bench.svg import Curve, plot
 from thinpipe.cli import app
 from thinpipe.reproduce.command import reproduce_app
 from thinpipe.reproduce.entries import ENTRIES
-from thinpipe.reproduce.training.ask import Ask, Job
+from thinpipe.reproduce.training.ask import Ask, Job, reads_texts
 from thinpipe.reproduce.training.crossed import Crossed, read_crossed
 from thinpipe.reproduce.training.figures import Ran
 from thinpipe.reproduce.training.rows import records_in
@@ -40,15 +40,8 @@ from train.test_encoders import BERT, SIZES, save
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["sortquant-cifar10", "sortquant-cifar100", "sortquant-food101", "sortquant-rte", "sortquant-cola"]
 NAMES += ["sortquant-cifar10-small", "sortquant-cifar10-mean", "bottlenecks-cifar10", "ablation-bits"]
-NAMES += [
-    "prune-vs-quant",
-    "prune-vs-quant-small",
-    "cola-recipes",
-    "dp-vs-pipeline",
-    "two-machines",
-    "two-machines-accuracy",
-    "unet-memory",
-]
+NAMES += ["sortquant-cola-simulated", "prune-vs-quant", "prune-vs-quant-small", "cola-recipes", "dp-vs-pipeline"]
+NAMES += ["two-machines", "two-machines-accuracy", "unet-memory"]
 NAMES += ["amoebanet-memory", "unet-speed", "amoebanet-speed", "resnet-speed", "unet-timeline", "transparency"]
 NAMES += [f"short-{name}" for name in ("cifar10", "cifar100", "food101", "scratch", "cola")]
 NAMES += ["pipelines-cifar10", "pipelines-rte", "data-parallel"]
@@ -59,6 +52,7 @@ ROWS = {
     "sortquant-food101": "none,had4",
     "sortquant-rte": "none,sort3+1",
     "sortquant-cola": "none,power16-2,had2,linear150,linear75-had4,none-linear50",
+    "sortquant-cola-simulated": "none,sort6+2",
     "ablation-bits": "cifar10-none,*-sort3+1,cifar10-uniform8,rte-none,rte-uniform4",
     "sortquant-cifar10-small": "none,one-none,momentum-sort6+2",
     "sortquant-cifar10-mean": "none,sort6+2",
@@ -378,7 +372,7 @@ def test_an_encoder_that_stands_in_is_called_so_everywhere(tmp_path):
     transformers.BertModel(transformers.BertConfig(**sizes, **BERT)).save_pretrained(encoder)
     write_glue(tmp_path / "glue")
     words = ("sortquant-cola", "--rows", "had4", "--seeds", 0, "--epochs", 1, "--encoder", encoder)
-    words += ("--data-dir", tmp_path, "--device", "cpu", "--output", tmp_path / "results", "--json")
+    words += ("--data-dir", tmp_path, "--device", "cpu", "--set", "batch=6", "--output", tmp_path / "results", "--json")
     result = reproduce(*words)
     said, label = said_by(result), "stand-in: little-bert, not RoBERTa-base"
     assert label in " ".join(result.output.split())
@@ -512,6 +506,15 @@ def test_rows_are_trained_as_the_documents_did():
         work = TABLES[name].works[0]
         recipe = resolved(work.recipe, {**work.changes, "cut": work.cuts[0]})
         assert (recipe.batch, recipe.chunks, recipe.epochs, recipe.lr) == numbers
+
+
+def test_texts_are_trained_by_their_recipes_as_they_are_with_five_seeds():
+    names = ("sortquant-rte", "sortquant-cola", "sortquant-cola-simulated", "cola-recipes")
+    assert all(TABLES[name].seeds == (0, 1, 2, 3, 4) for name in names)
+    texts = [work for name in (*names, "ablation-bits") for work in TABLES[name].works if reads_texts(work.recipe)]
+    assert {work.recipe for work in texts} >= {"rte", "cola", "cola-simulated", "cola-fairseq", "cola-lora"}
+    for work in texts:
+        assert not work.changes and resolved(work.recipe).cut == work.cuts[0], work.label
 
 
 def test_the_figures_of_bottlenecks_are_the_documents():

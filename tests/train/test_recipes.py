@@ -78,7 +78,8 @@ def test_a_run_of_the_first_version_is_still_read():
         ({"cut": "unpool"}, "digits has no cut 'unpool'; did you mean unpooled"),
         ({"colour": 1}, "no field 'colour'"),
         ({"momentun": 1}, "no field 'momentun'; did you mean momentum"),
-        ({"optimizer": "adam"}, "optimizer cannot be 'adam'; did you mean adamw"),
+        ({"optimizer": "adamx"}, "optimizer cannot be 'adamx'; did you mean adam"),
+        ({"warmup": 0.1, "warmup_steps": 5}, "how long is the warm-up. warmup says 0.1 and warmup_steps 5; set one"),
         ({"lr_schedule": "step"}, "lr_schedule cannot be 'step'; there are constant, cosine, polynomial"),
         ({"adam_betas": "0.9"}, "adam_betas is two numbers, as 0.9,0.98, got '0.9'"),
         ({"adam_betas": [0.9, 2]}, "adam_betas is a number from 0 to 1, got 2"),
@@ -181,7 +182,7 @@ def test_cuts_give_the_same_outputs_and_gradients(name, files):
 @pytest.mark.parametrize(
     ("cut", "there", "back"),
     [
-        ("documents", 24, 24),
+        ("two-and-two", 24, 24),
         ("condition-1", 24, 24),
         ("condition-2", 24, 24),
         ("condition-3", 24, 24),
@@ -209,7 +210,7 @@ def test_the_conditions_are_those_of_the_documents():
     assert layers["condition-2"] == [first, [rest, *second], ["5", "classifier"]]
     assert layers["condition-3"] == [first, [rest, *second, "5"], ["classifier"]]
     assert layers["condition-4"] == layers["pooled"] == [first, [*second, "5"], ["classifier"]]
-    assert layers["documents"] == [[*first, "1"], ["2", "3"], ["4", "5", "classifier"]]
+    assert layers["two-and-two"] == [[*first, "1"], ["2", "3"], ["4", "5", "classifier"]]
 
 
 def test_from_scratch_at_32_pixels_the_last_map_is_of_4_by_4():

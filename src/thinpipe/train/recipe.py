@@ -33,11 +33,14 @@ class Recipe:
         lr_schedule: what becomes of it after the warm-up: ``constant``, or down to zero by a ``cosine`` or by a
             straight line, ``polynomial``.
         warmup: how long the rate grows before that: from 1 on in epochs, below 1 as a share of all steps; 0 for none.
-        optimizer: ``sgd`` or ``adamw``.
+        warmup_steps: the same as a number of steps, however many there are; 0 for what ``warmup`` says.
+        optimizer: ``sgd``, ``adam`` or ``adamw``. Weight decay is part of the gradient of ``adam``, and scaled with it;
+            that of ``adamw`` is apart from it.
         momentum: of SGD; 0 for none.
         weight_decay: of all parameters; 0 for none.
-        adam_betas: of AdamW, how long it remembers gradients and their squares; as ``0.9,0.98`` on a command line.
-        adam_eps: of AdamW, added to the root of the squares.
+        adam_betas: of Adam and AdamW, how long they remember gradients and their squares; on a command line
+            ``0.9,0.98``.
+        adam_eps: of Adam and AdamW, added to the root of the squares.
         clip: the largest norm that all gradients together may have; 0 for any.
         precision: of convolutions and matrix products: ``float32``, or ``bfloat16`` by autocast, the weights being
             float32 all the same.
@@ -86,6 +89,7 @@ class Recipe:
     lr: float
     lr_schedule: str = "constant"
     warmup: float = 0.0
+    warmup_steps: int = 0
     optimizer: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -130,6 +134,11 @@ class Recipe:
             value = getattr(self, name)
             if value not in choices:
                 raise RecipeError(f"{name} cannot be {value!r:.40}; {instead_of(value, choices)}")
+        if self.warmup and self.warmup_steps:
+            raise RecipeError(
+                f"how long is the warm-up? warmup says {self.warmup:g} and warmup_steps {self.warmup_steps}; set one "
+                "of them to 0"
+            )
         _verify_bottlenecks(self.bottleneck)
 
     def to_json(self) -> dict[str, Any]:
@@ -176,7 +185,7 @@ PERMISSIONS = ("max_damaged", "untrained_classes", "on_nan")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "lr_schedule": ("constant", "cosine", "polynomial"),
-    "optimizer": ("sgd", "adamw"),
+    "optimizer": ("sgd", "adam", "adamw"),
     "precision": ("float32", "bfloat16"),
     "layout": ("channels_first", "channels_last"),
     "pool": ("mean", "corner"),
@@ -195,6 +204,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "epochs": (0, 1_000_000),
     "lr": (0, 1e6),
     "warmup": (0, 1_000_000),
+    "warmup_steps": (0, 2**62),
     "momentum": (0, 1),
     "weight_decay": (0, 1e6),
     "adam_betas": (0, 1),

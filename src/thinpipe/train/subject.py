@@ -14,8 +14,9 @@ from thinpipe.train.recipe import Recipe, RecipeError, field_names
 
 _ALWAYS = frozenset(
     (
-        *("name", "cut", "batch", "epochs", "lr", "lr_schedule", "warmup", "optimizer", "momentum", "weight_decay"),
-        *("adam_betas", "adam_eps", "clip", "precision", "seed", "chunks", "last_batch", "batch_norm"),
+        *("name", "cut", "batch", "epochs", "lr", "lr_schedule", "warmup", "warmup_steps", "optimizer"),
+        *("momentum", "weight_decay", "adam_betas", "adam_eps", "clip", "precision", "seed", "chunks"),
+        *("last_batch", "batch_norm"),
         *("bottleneck", "bottleneck_fit", "bottleneck_file", "on_nan"),
     )
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from thinpipe.reproduce.training.table import Row, Table
 from thinpipe.train import Recipe, resolved
-from thinpipe.train.encoder import settings_of, weight_files
+from thinpipe.train.encoder import called, settings_of, weight_files
 from thinpipe.train.files import TINY, digest, encoder_folder
 from thinpipe.train.recipes import subject_of
 from thinpipe.train.settings import Settings
@@ -17,6 +17,9 @@ from thinpipe.train.settings import Settings
 STAGES = 3
 _ANYWHERE = "127.0.0.1:0"
 _ROBERTA = {"model_type": "roberta", "num_hidden_layers": 12, "hidden_size": 768, "vocab_size": 50_265}
+
+_ON_PAIRS = "all-mpnet-base-v2"
+"""An encoder that has been trained on pairs of sentences of which one follows from the other, which is RTE's task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +174,9 @@ def encoder_stand_in(recipe: Recipe) -> str | None:
     """
     folder, found = encoder_folder(recipe), settings_of(recipe)
     if any(found.get(name) != value for name, value in _ROBERTA.items()):
-        # A folder may be called anything; many a config.json says what its model was called.
-        name = str(found.get("_name_or_path") or folder.resolve()).rstrip("/").rpartition("/")[2]
+        name = called(folder, found)
+        if name == _ON_PAIRS:
+            about = "; trained on sentence pairs, SNLI and MultiNLI among them" if recipe.dataset == "rte" else ""
+            return f"stand-in: {name}, an MPNet, not RoBERTa-base{about}"
         return f"stand-in: {name:.60}, not RoBERTa-base"
     return None if weight_files(folder) else "stand-in: RoBERTa-base with random weights, not pretrained"

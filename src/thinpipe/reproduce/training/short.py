@@ -54,6 +54,7 @@ _FROM_SCRATCH: dict[str, Any] = {
 _TEXT: dict[str, Any] = {
     "batch": 32,
     "chunks": 1,
+    "last_batch": "keep",
     "epochs": 8,
     "lr": 1e-4,
     "optimizer": "adamw",

@@ -403,7 +403,7 @@ def _written(
     for run, made in runs_of(records).items():
         links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)
         yield f"- {links}: {run}"
-    yield ""
+    yield from [""] if records else []
 
 
 def _lines(sheet: Sheet, more: Sequence[str]) -> Iterator[str]:

@@ -22,7 +22,7 @@ def small(name, **changes):
         said |= {"last_batch": "keep", "padding": "batch", "chunks": 1, "warmup_steps": 0}
     elif name != "digits":
         said = {"pixels": 32, "batch": 4, "limit": 10, "epochs": 2, "precision": "float32", "chunks": 1}
-        said |= {"pool": "mean", "last_batch": "keep"}
+        said |= {"pool": "mean", "last_batch": "keep", "lr": 0.01}
     return resolved(name, {**said, **changes})
 
 

@@ -73,7 +73,7 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
         RowError: the folder has a run of something else, or the device has not enough memory.
         BusyError: another process trains in the folder.
     """
-    recipe, origin = job.recipe, _origin(job, folder)
+    recipe, origin = job.recipe, origin_of(job, folder)
     for note in samples.notes:
         console.print(f"warning: {note}", markup=False, soft_wrap=True)
     try:
@@ -84,6 +84,9 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
             assert isinstance(trainer, InProcess)
             folder.begin(origin)
             log, total = folder.log(trainer.committed), recipe.epochs * samples.steps_per_epoch
+            if not trainer.committed:
+                # Of a run that was killed before it had saved a state.
+                (folder.path / CROSSED).unlink(missing_ok=True)
             crossed = Crossed(folder.path / CROSSED, trainer.traffic)
             with watching(
                 console,
@@ -100,13 +103,19 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
                     watcher=Several([watcher, crossed]),
                     stopped=lambda: stop.wanted,
                 )
-                return loop.run(trainer)
+                done = loop.run(trainer)
+                crossed.write()
+                return done
     except torch.OutOfMemoryError as error:
         raise RowError(f"{job.settings.device} has not enough memory for it: {error}") from error
 
 
-def _origin(job: Job, folder: RunFolder) -> Origin:
-    """Says what a run is made from; one that goes on keeps its beginning, wherever data and devices are by now."""
+def origin_of(job: Job, folder: RunFolder) -> Origin:
+    """Says what a run is made from; one that goes on keeps its beginning, wherever data and devices are by now.
+
+    Raises:
+        RowError: the folder has a run of something else.
+    """
     origin = Origin.now(job.recipe, job.settings)
     if not folder.exists:
         return origin

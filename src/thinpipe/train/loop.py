@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,70 @@ from thinpipe.train.recipe import Recipe
 from thinpipe.train.recipes import subject_of
 from thinpipe.train.trainer import Trainer
 from thinpipe.train.updates import verify_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """A step that was taken, and whose loss nobody has looked at.
+
+    Args:
+        step: its number.
+        loss: on the device that computes it.
+        rows: of its batch.
+        lr: the learning rate.
+        cost: as the log has it.
+    """
+
+    step: int
+    loss: Tensor
+    rows: int
+    lr: float
+    cost: dict[str, Any]
+
+
+class _Reader:
+    """Reads the losses of steps: at once, or when the next step is on its way.
+
+    A GPU is told what to do long before it does it, and whoever looks at a loss waits until it has caught up. To read
+    the loss of a step when the next one is queued behind it leaves the GPU something to do meanwhile::
+
+        host   tell step 7 | tell step 8 | read 7 | tell step 9 | read 8 |
+        GPU                | step 7          | step 8         | step 9
+
+    Args:
+        write: is told each step, its loss, and the seconds since the one before.
+    """
+
+    def __init__(self, write: Callable[[_Taken, float, float], None]) -> None:
+        self._write = write
+        self._waiting: _Taken | None = None
+        self._since = time.perf_counter()
+
+    def follow(self, step: int) -> None:
+        """Is told which step comes next: what went back some steps has the log complete before it is cut short."""
+        if self._waiting is not None and self._waiting.step + 1 != step:
+            self.read()
+
+    def begin(self) -> None:
+        """Has the seconds of a step count from now, unless one is under way."""
+        if self._waiting is None:
+            self._since = time.perf_counter()
+
+    def taken(self, step: _Taken, *, late: bool) -> None:
+        """Reads the step before, and this one too unless it is to be read late."""
+        self.read()
+        self._waiting = step
+        if not late:
+            self.read()
+
+    def read(self) -> None:
+        """Reads what is not read yet."""
+        step, self._waiting = self._waiting, None
+        if step is None:
+            return
+        loss, now = float(step.loss), time.perf_counter()
+        seconds, self._since = now - self._since, now
+        self._write(step, loss, seconds)
 
 
 class Watcher(Protocol):
@@ -76,11 +140,12 @@ class Loop:
         """
         for note in self.data.notes:
             self.log.note(trainer.committed, note)
-        ahead = Ahead(self.data)
+        ahead, reader = Ahead(self.data), _Reader(self._write)
         while not self.stopped():
             # The trainer's number, not a count of our own: a server that was restarted may have taken it back some
             # steps, and they are taken again, with the same samples.
             step = trainer.committed
+            reader.follow(step)
             self.log.rewind(step)
             try:
                 if step % self.data.steps_per_epoch == 0 and (step or not self.total) and not self.log.evaluated:
@@ -89,9 +154,10 @@ class Loop:
                     self._save(trainer)
                     return True
                 with self._explained(step):
-                    self._step(trainer, step, ahead)
+                    self._step(trainer, step, ahead, reader)
             except RolledBackError:
                 continue
+        reader.read()
         self._save(trainer)
         return False
 
@@ -110,8 +176,8 @@ class Loop:
             self.log.note(step + 1, f"stopped at {where}: {error}")
             raise NotFiniteError(f"{where}: {error}") from error
 
-    def _step(self, trainer: Trainer, step: int, ahead: Ahead) -> None:
-        began = time.perf_counter()
+    def _step(self, trainer: Trainer, step: int, ahead: Ahead, reader: _Reader) -> None:
+        reader.begin()
         inputs, targets = ahead.batch(step)
         lr = lr_at(self.recipe, step, self.total, self.data.steps_per_epoch)
         # Entered here, so that it is the same however the model is trained; a server does it for its own part.
@@ -120,14 +186,23 @@ class Loop:
         if step + 1 < self.total:
             # Before the loss is looked at, for which the GPU has to finish the step.
             ahead.prepare(step + 1)
+        cost = {} if trainer.cost is None else trainer.cost.to_json()
+        taken = _Taken(step=step, loss=loss, rows=len(targets), lr=lr, cost=cost)
+        reader.taken(taken, late=_is_queued(loss) and self._may_be_read_late(step))
+
+    def _may_be_read_late(self, step: int) -> bool:
+        """Tells whether the next step may be taken before anybody has seen the loss of this one."""
+        return self.recipe.on_nan == "continue" and (step + 1) % self.data.steps_per_epoch != 0
+
+    def _write(self, taken: _Taken, loss: float, seconds: float) -> None:
         line = StepLine(
-            step=step,
-            epoch=self.data.epoch(step),
-            rows=len(targets),
-            loss=float(loss),
-            seconds=time.perf_counter() - began,
-            lr=lr,
-            cost={} if trainer.cost is None else trainer.cost.to_json(),
+            step=taken.step,
+            epoch=self.data.epoch(taken.step),
+            rows=taken.rows,
+            loss=loss,
+            seconds=seconds,
+            lr=taken.lr,
+            cost=taken.cost,
         )
         self.log.add(line)
         self.watcher.stepped(line)
@@ -160,3 +235,8 @@ class Loop:
                 found.append((trainer.evaluate(inputs), targets))
         outputs, targets = (torch.cat(list(each)) for each in zip(*found, strict=True))
         return outputs.float().cpu(), targets.cpu()
+
+
+def _is_queued(loss: Tensor) -> bool:
+    """Tells whether a loss may not be computed yet, so that whoever looks at it waits."""
+    return loss.device.type == "cuda"

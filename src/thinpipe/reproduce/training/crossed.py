@@ -1,4 +1,4 @@
-"""What crossed each cut of a run, kept beside its log: a process that goes on adds to what the ones before it counted."""
+"""What crossed each cut of a run, kept beside its log; whoever goes on with a run adds to what is written there."""
 
 from __future__ import annotations
 

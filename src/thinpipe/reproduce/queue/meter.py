@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Tail:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
         self._file, self._at = _number(path), 0
-        self._follows = False
+        self._follows = self._file is None
         self._epochs: list[float] = []
         self.rows = 0.0
         self.steps = 0
@@ -54,7 +54,8 @@ class Tail:
             whole = added.rfind(b"\n") + 1
             self._at += whole
             for line in added[:whole].splitlines():
-                self._count(line, counted=self._follows)
+                with suppress(ValueError, KeyError, TypeError):  # one that is damaged is for whoever reads the run
+                    self._count(line, counted=self._follows)
             self._follows = True
 
     def _count(self, line: bytes, *, counted: bool) -> None:
@@ -107,15 +108,16 @@ class Meter:
 
     def __init__(self, window: Window, clock: Callable[[], float] = time.monotonic) -> None:
         self._window, self._clock = window, clock
-        self._stepping: dict[Hashable, float] = {}
-        self._who: frozenset[Hashable] = frozenset()
+        self._stepping: dict[int, float] = {}
+        self._who: frozenset[int] = frozenset()
         self._since, self._rows = 0.0, 0.0
 
-    def rate(self, tails: Mapping[Hashable, Tail]) -> float | None:
+    def rate(self, tails: Mapping[int, Tail]) -> float | None:
         """Tells the rate of all together once a window is over; None before that.
 
         Args:
-            tails: the logs of all that run, of those that are still starting, too; none if one of them has ended.
+            tails: the logs of all that run, of those that are still starting, too, by the numbers of their processes;
+                none if one of them has ended.
         """
         now, rows = self._clock(), sum(tail.rows for tail in tails.values())
         for who, tail in tails.items():

@@ -152,7 +152,7 @@ class Place:
         else:
             files = [file for file in [weights_file(recipe)] if file is not None]
         # A file may have the weights in 16 bits; a state has 32.
-        return (1 + _MOMENTS[recipe.optimizer]) * sum(file.stat().st_size for file in files)
+        return (1 + _MOMENTS.get(recipe.optimizer, max(_MOMENTS.values()))) * sum(file.stat().st_size for file in files)
 
     def is_busy(self, item: Training) -> bool:
         """Tells whether another process trains a row right now."""

@@ -32,7 +32,7 @@ def room_on(device: str) -> Callable[[int], bool]:
 def free_bytes(device: str) -> int | None:
     """Tells how much memory nobody uses; None where nobody knows."""
     if device.startswith("cuda"):
-        return torch.cuda.mem_get_info(device)[0]
+        return torch.cuda.mem_get_info(torch.device(device))[0]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -9,6 +9,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table as Grid
 
 from thinpipe.finite import number_text
@@ -32,7 +33,12 @@ def show_queue(console: Console, standings: Mapping[Item, Standing], per_epoch: 
     """
     grid = Grid("", "what", "state", "about", title="Queue")
     for number, (item, found) in enumerate(standings.items(), 1):
-        grid.add_row(str(number), str(item), state_text(found), duration_text(seconds_left(item, found, per_epoch)))
+        grid.add_row(
+            str(number),
+            escape(str(item)),
+            escape(state_text(found)),
+            duration_text(seconds_left(item, found, per_epoch)),
+        )
     console.print(grid)
     counts = Counter(found.state for found in standings.values())
     console.print(", ".join(f"{count} {state}" for state, count in counts.items()), highlight=False)

@@ -48,12 +48,14 @@ class Limits:
     Args:
         files: how many files.
         size: bytes of each.
+        total: bytes of all of them, which may have to travel beside something else.
         unpacked: bytes that the contents of one may have, so that a small file cannot fill a disk.
         members: how many files may be in one.
     """
 
     files: int = 8
     size: int = 16 << 20
+    total: int = 48 << 20
     unpacked: int = 512 << 20
     members: int = 20_000
 
@@ -82,8 +84,8 @@ class Carrier:
 
     @property
     def room(self) -> int:
-        """How many bytes a run may have to be packed: more files than it has are for records, and weights shrink."""
-        return (self.limits.files - 1) * self.limits.size
+        """How many bytes a run may have to be packed, if it is alone."""
+        return min(self.limits.total, (self.limits.files - 1) * self.limits.size)
 
     def unpack(self) -> None:
         """Takes records and runs out of the folder, unless they are on the disk already, or are further there.
@@ -167,35 +169,34 @@ class Carrier:
         return finals
 
     def _packed(self, place: Path) -> list[Path]:
-        written, others = [], {path.name for path in _ours(self.folder)} - {path.name for path in self._taken}
+        written, others = [], [path for path in _ours(self.folder) if path not in self._taken]
         new = sorted(set(self._records()) - self._known)
         if new:
             written.append(_archive(place / _RECORDS, new, self.place.results))
             if written[0].stat().st_size > self.limits.size:
                 self.notes.append(f"{_RECORDS} is larger than may travel: take records out of it")
         for run in self._runs():
-            room = self.limits.files - len(written) - len(others)
+            files = self.limits.files - len(written) - len(others)
+            size = self.limits.total - sum(path.stat().st_size for path in (*written, *others))
             try:
                 with run.owned():
-                    written += self._packed_run(run, place, room)
+                    written += self._packed_run(run, place, min(size, files * self.limits.size))
             except BusyError:
                 self.notes.append(f"{run.path} is not packed: another process trains it")
         return written
 
     def _packed_run(self, run: RunFolder, place: Path, room: int) -> list[Path]:
-        """Packs a run into as many files as it takes; none if there is no room for so many."""
+        """Packs a run into as many files as it takes; none if it takes more than so many bytes."""
         files, name = list(_files_of(run)), run.path.relative_to(self.place.runs)
         # Weights shrink by a tenth at best: what is much larger need not be tried.
-        pieces = []
-        if sum(path.stat().st_size for path in files) < 1.2 * room * self.limits.size:
+        if sum(path.stat().st_size for path in files if path.suffix == ".safetensors") < 1.2 * room:
             archive = _archive(place / "run", files, self.place.runs)
-            pieces = _cut(archive, hashlib.blake2b(str(name).encode(), digest_size=4).hexdigest(), self.limits.size)
-        if not pieces or len(pieces) > room:
-            for piece in pieces:
-                piece.unlink()
-            self.notes.append(f"{name} is not packed: it is too large for the {room} files that are left")
-            return []
-        return pieces
+            if archive.stat().st_size <= room:
+                digest = hashlib.blake2b(str(name).encode(), digest_size=4).hexdigest()
+                return _cut(archive, digest, self.limits.size)
+            archive.unlink()
+        self.notes.append(f"{name} is not packed: it is too large for the {max(0, room):,} bytes that are left")
+        return []
 
     def _records(self) -> Iterator[Path]:
         return self.place.results.glob("*/*.json")

@@ -14,7 +14,7 @@ from thinpipe.train.subject import Cut, Subject
 from thinpipe.train.weights import built
 
 # The head needs a mean of each map: where the server takes it, a sixteenth of the bytes crosses the second cut.
-_CUTS = {"pooled": Cut("wide", "head"), "documents": Cut("wide", "pool")}
+_CUTS = {"pooled": Cut("wide", "head"), "unpooled": Cut("wide", "pool")}
 
 
 def network() -> nn.Sequential:

@@ -68,6 +68,7 @@ class InProcess:
         loaded = load_with_memories(folder, self._pipe, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
         self._saved = self.committed
+        self.grad_norm: Tensor | None = None
         self.cost: SidedCost | None = None
 
     def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
@@ -82,7 +83,7 @@ class InProcess:
             self._optimizer.zero_grad()
             found.backward()
         self._spared.count(len(targets))
-        clip_norm(self._pipe.parameters(), clip)
+        self.grad_norm = clip_norm(self._pipe.parameters(), clip)
         self._optimizer.step()
         self.committed += 1
         seconds = time.perf_counter() - began

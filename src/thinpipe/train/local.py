@@ -57,6 +57,7 @@ class Local:
         loaded = checkpoint.load(folder, self._model, self._optimizer)
         self.committed = 0 if loaded is None else loaded.step
         self._saved = self.committed
+        self.grad_norm: Tensor | None = None
 
     def step(self, inputs: Any, targets: Any, *, lr: float | None = None, clip: float | None = None) -> Tensor:
         """Trains on one batch, and returns its loss."""
@@ -66,7 +67,7 @@ class Local:
             found = loss(self._compute(moved(inputs, self._device)), moved(targets, self._device))
             self._optimizer.zero_grad()
             found.backward()
-        clip_norm(self._model.parameters(), clip)
+        self.grad_norm = clip_norm(self._model.parameters(), clip)
         self._optimizer.step()
         self.committed += 1
         if self._due.after(self.committed) and is_kept(self._recipe, found):

@@ -59,6 +59,7 @@ class StepLine:
         loss: of its batch, before the step.
         seconds: that it took.
         lr: the learning rate that it was taken with; None in logs of the first version.
+        grad_norm: of all gradients together, before any clipping; None where nobody has all of them.
         cost: what it cost in bytes and time, as the client counted it; empty where nothing crossed a network.
     """
 
@@ -68,6 +69,7 @@ class StepLine:
     loss: float
     seconds: float
     lr: float | None = None
+    grad_norm: float | None = None
     cost: dict[str, Any] = field(default_factory=dict)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from thinpipe.errors import NotFiniteError, RolledBackError
+from thinpipe.runtime.transfer import mark_ready
 from thinpipe.train.ahead import Ahead
 from thinpipe.train.data import Data
 from thinpipe.train.log import EvaluationLine, Log, StepLine
@@ -24,23 +25,39 @@ from thinpipe.train.trainer import Trainer
 from thinpipe.train.updates import verify_loss
 
 
+class Watcher(Protocol):
+    """Somebody who looks on."""
+
+    def stepped(self, line: StepLine) -> None:
+        """Is told of a step."""
+        ...
+
+    def evaluating(self, epoch: int) -> None:
+        """Is told that an evaluation begins, after so many epochs."""
+        ...
+
+    def evaluated(self, line: EvaluationLine) -> None:
+        """Is told of an evaluation."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Taken:
     """A step that was taken, and whose loss nobody has looked at.
 
     Args:
         step: its number.
-        loss: on the device that computes it.
         rows: of its batch.
         lr: the learning rate.
         cost: as the log has it.
+        values: waits for the loss, and for the norm of the gradients if there is one.
     """
 
     step: int
-    loss: Tensor
     rows: int
     lr: float
     cost: dict[str, Any]
+    values: Callable[[], list[float]]
 
 
 class _Reader:
@@ -53,10 +70,10 @@ class _Reader:
         GPU                | step 7          | step 8         | step 9
 
     Args:
-        write: is told each step, its loss, and the seconds since the one before.
+        write: is told each step, its loss and norm, and the seconds since the one before.
     """
 
-    def __init__(self, write: Callable[[_Taken, float, float], None]) -> None:
+    def __init__(self, write: Callable[[_Taken, list[float], float], None]) -> None:
         self._write = write
         self._waiting: _Taken | None = None
         self._since = time.perf_counter()
@@ -83,25 +100,9 @@ class _Reader:
         step, self._waiting = self._waiting, None
         if step is None:
             return
-        loss, now = float(step.loss), time.perf_counter()
+        values, now = step.values(), time.perf_counter()
         seconds, self._since = now - self._since, now
-        self._write(step, loss, seconds)
-
-
-class Watcher(Protocol):
-    """Somebody who looks on."""
-
-    def stepped(self, line: StepLine) -> None:
-        """Is told of a step."""
-        ...
-
-    def evaluating(self, epoch: int) -> None:
-        """Is told that an evaluation begins, after so many epochs."""
-        ...
-
-    def evaluated(self, line: EvaluationLine) -> None:
-        """Is told of an evaluation."""
-        ...
+        self._write(step, values, seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,25 +184,28 @@ class Loop:
         # Entered here, so that it is the same however the model is trained; a server does it for its own part.
         with precision_of(self.recipe):
             loss = trainer.step(inputs, targets, lr=lr, clip=self.recipe.clip or None)
+        norm: Tensor | None = getattr(trainer, "grad_norm", None)  # a client has but a part of the gradients
+        values = _brought([loss] if norm is None else [loss, norm])
         if step + 1 < self.total:
-            # Before the loss is looked at, for which the GPU has to finish the step.
+            # Before the loss is waited for, for which the GPU has to finish the step.
             ahead.prepare(step + 1)
         cost = {} if trainer.cost is None else trainer.cost.to_json()
-        taken = _Taken(step=step, loss=loss, rows=len(targets), lr=lr, cost=cost)
+        taken = _Taken(step=step, rows=len(targets), lr=lr, cost=cost, values=values)
         reader.taken(taken, late=_is_queued(loss) and self._may_be_read_late(step))
 
     def _may_be_read_late(self, step: int) -> bool:
         """Tells whether the next step may be taken before anybody has seen the loss of this one."""
         return self.recipe.on_nan == "continue" and (step + 1) % self.data.steps_per_epoch != 0
 
-    def _write(self, taken: _Taken, loss: float, seconds: float) -> None:
+    def _write(self, taken: _Taken, values: list[float], seconds: float) -> None:
         line = StepLine(
             step=taken.step,
             epoch=self.data.epoch(taken.step),
             rows=taken.rows,
-            loss=loss,
+            loss=values[0],
             seconds=seconds,
             lr=taken.lr,
+            grad_norm=values[1] if values[1:] else None,
             cost=taken.cost,
         )
         self.log.add(line)
@@ -235,6 +239,22 @@ class Loop:
                 found.append((trainer.evaluate(inputs), targets))
         outputs, targets = (torch.cat(list(each)) for each in zip(*found, strict=True))
         return outputs.float().cpu(), targets.cpu()
+
+
+def _brought(values: Sequence[Tensor]) -> Callable[[], list[float]]:
+    """Has numbers brought to the host as soon as they are computed; returns what waits for them, and for nothing else.
+
+    To ask a GPU for a number later would be to wait for all that it was told to do meanwhile.
+    """
+    copies = [each.to("cpu", non_blocking=True) for each in values]
+    ready = mark_ready(each.device for each in values)
+
+    def waited() -> list[float]:
+        for event in ready.values():
+            event.synchronize()
+        return [float(each) for each in copies]
+
+    return waited
 
 
 def _is_queued(loss: Tensor) -> bool:

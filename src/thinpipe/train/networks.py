@@ -2,8 +2,8 @@
 
 ::
 
-    documents     conv, norm | ReLU6, features 1 ... 18       | pool, dropout, linear     1280 x 7 x 7 at the second cut
-    after-relu    conv, norm, ReLU6 | features 1 ... 18       | pool, dropout, linear     the same sizes, from 0 to 6
+    after-relu    conv, norm, ReLU6 | features 1 ... 18       | pool, dropout, linear     1280 x 7 x 7 at the second cut
+    before-relu   conv, norm | ReLU6, features 1 ... 18       | pool, dropout, linear     the same sizes, of any sign
     pooled        conv, norm | ReLU6, features 1 ... 18, pool |       dropout, linear     1280: 49 times fewer, the same
     two-and-two   features 0, 1 | features 2 ... 17 | feature 18, pool, dropout, linear
     even          thirds of the multiplications
@@ -49,9 +49,9 @@ def _mobilenet_v2_32px(classes: int, dropout: float) -> nn.Sequential:
 
 
 _MOBILENET = {
-    "pooled": Cut("features_0_2", "classifier_0"),
-    "documents": Cut("features_0_2", "avgpool"),
     "after-relu": Cut("features_1_conv_0_0", "avgpool"),
+    "before-relu": Cut("features_0_2", "avgpool"),
+    "pooled": Cut("features_0_2", "classifier_0"),
     "two-and-two": Cut("features_2_conv_0_0", "features_18_0"),
     "even": Cut("features_6_identity", "features_13_identity"),
 }
@@ -62,9 +62,9 @@ NETWORKS: dict[str, Network] = {
     "resnet18": Network(
         lambda classes, _: resnet18(classes),
         {
-            "pooled": Cut("relu", "fc"),
-            "documents": Cut("relu", "avgpool"),
             "after-relu": Cut("maxpool", "avgpool"),
+            "before-relu": Cut("relu", "avgpool"),
+            "pooled": Cut("relu", "fc"),
             "two-and-two": Cut("layer1_1_identity", "layer4_1_identity"),
             "even": Cut("layer2_1_identity", "layer3_1_identity"),
         },
@@ -72,9 +72,9 @@ NETWORKS: dict[str, Network] = {
     "vgg13": Network(
         lambda classes, dropout: vgg13(classes, dropout=dropout),
         {
-            "pooled": Cut("features_1", "classifier_0"),
-            "documents": Cut("features_1", "avgpool"),
             "after-relu": Cut("features_2", "avgpool"),
+            "before-relu": Cut("features_1", "avgpool"),
+            "pooled": Cut("features_1", "classifier_0"),
             "two-and-two": Cut("features_4", "features_22"),
             "even": Cut("features_9", "features_14"),
         },

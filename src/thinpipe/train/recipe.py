@@ -47,6 +47,8 @@ class Recipe:
         chunks: micro-batches in a batch.
         model: the network's name; of a text recipe the folder of a Hugging Face encoder, or ``tiny``.
         weights: a safetensors file that an image network begins with, but for its last layer; ``none`` for none.
+        pool: what an image network's last map becomes before its last layers: the ``mean`` of all of it, or its
+            ``corner``, which is the mean of the first 4 x 4 places after a ReLU, as Epipe has it.
         dropout: the share of a network's numbers that it drops in training, wherever it does; 0 for none.
         lora: the rank of what is trained beside the frozen attention of a text encoder; 0 to train everything.
         lora_alpha: what LoRA's part is multiplied with, times its rank.
@@ -94,6 +96,7 @@ class Recipe:
     chunks: int = 1
     model: str = ""
     weights: str = "none"
+    pool: str = "mean"
     dropout: float = 0.0
     lora: int = 0
     lora_alpha: int = 16
@@ -173,6 +176,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("sgd", "adamw"),
     "precision": ("float32", "bfloat16"),
     "layout": ("channels_first", "channels_last"),
+    "pool": ("mean", "corner"),
     "augment": ("none", "pad4", "crop"),
     "padding": ("batch", "full"),
     "last_batch": ("keep", "drop"),

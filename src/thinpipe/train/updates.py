@@ -26,10 +26,17 @@ def set_lr(optimizer: torch.optim.Optimizer | None, lr: float | None) -> None:
             group["lr"] = lr
 
 
-def clip_norm(parameters: Iterable[nn.Parameter], most: float | None) -> None:
-    """Scales gradients so that their common norm is at most ``most``; None for any norm."""
+def clip_norm(parameters: Iterable[nn.Parameter], most: float | None) -> Tensor:
+    """Scales gradients so that their common norm is at most ``most``; None for any norm.
+
+    Returns:
+        The norm that they had before.
+    """
+    own = list(parameters)
+    norm = torch.nn.utils.get_total_norm([each.grad for each in own if each.grad is not None])
     if most is not None:
-        torch.nn.utils.clip_grad_norm_(parameters, most)
+        torch.nn.utils.clip_grads_with_norm_(own, most, norm)
+    return norm
 
 
 def verify_loss(value: float | Tensor) -> None:

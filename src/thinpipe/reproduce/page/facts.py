@@ -10,7 +10,7 @@ from thinpipe.bench.page import runs_of
 from thinpipe.bench.record import Record
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import notes_below
-from thinpipe.reproduce.training.table import DOCUMENTS, Table
+from thinpipe.reproduce.training.table import Table
 from thinpipe.train import resolved
 
 _LOSSES = "Last loss: in training, the mean over the last epoch; it and its difference are no points."
@@ -61,7 +61,7 @@ def _missing(table: Table, rows: Sequence[Shown]) -> str:
     run = {each.row.name for each in rows}
     names = [row.name for row in table.rows]
     missing = [name for name in names if name not in run]
-    others = sum(each.row.cut != DOCUMENTS for each in rows)
+    others = sum(each.row.elsewhere is not None for each in rows)
     text = f"{len(names) - len(missing)} of {len(names)} rows have been run"
     text += f", and {others} with another cut" if others else ""
     return f"{text}; not run: {', '.join(missing)}." if missing else f"{text}."

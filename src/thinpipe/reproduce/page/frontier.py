@@ -20,7 +20,7 @@ from thinpipe.reproduce.training.looks import LOOKS
 from thinpipe.reproduce.training.picture import label
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import stand_ins
-from thinpipe.reproduce.training.table import DOCUMENTS, NONE, Row, Table
+from thinpipe.reproduce.training.table import NONE, Row, Table
 
 TITLE = "What fewer bytes cost"
 _REMARK = (
@@ -113,7 +113,7 @@ def _panels(tables: Sequence[tuple[Table, Sequence[Shown]]]) -> _Panels:
             continue
         for each in rows:
             point = _point(each, rows)
-            if each.row.cut == DOCUMENTS and point is not None:
+            if each.row.elsewhere is None and point is not None:
                 name = names.setdefault(each.row.work.recipe, each.row.work.label)
                 about = name, "; ".join((epochs([each]), *stand_ins(each.records)))
                 found.setdefault(about, {}).setdefault((each.row.both, each.row.learned), point)

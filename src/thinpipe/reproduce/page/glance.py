@@ -10,7 +10,7 @@ from thinpipe.reproduce.page.schedule import epochs, samples
 from thinpipe.reproduce.page.table import difference
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import figure
-from thinpipe.reproduce.training.table import DOCUMENTS, NONE, Table
+from thinpipe.reproduce.training.table import NONE, Table
 
 _SHARED = 2
 """A codec that fewer data sets have been trained with is in its own table alone."""
@@ -76,7 +76,7 @@ def _is_plain(each: Shown) -> bool:
     """Tells whether a row is recorded, and has one codec for everything and the cut `documents`."""
     row = each.row
     plain = row.codec != NONE and row.learned is None and row.gradients is None
-    return plain and row.cut == DOCUMENTS and bool(each.records)
+    return plain and row.elsewhere is None and bool(each.records)
 
 
 def _kind(codec: str) -> str:

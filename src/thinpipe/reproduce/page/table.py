@@ -9,7 +9,7 @@ from thinpipe.reproduce.page.compare import Difference
 from thinpipe.reproduce.page.figures import LAST_LOSS, Figure
 from thinpipe.reproduce.training.rows import Shown
 from thinpipe.reproduce.training.sheet import MEASURES, bottlenecks, figure, percent, published
-from thinpipe.reproduce.training.table import DOCUMENTS, NONE
+from thinpipe.reproduce.training.table import NONE
 
 Column = tuple[str, Callable[[Shown], str]]
 _NEAR = 0.02
@@ -33,7 +33,7 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
         ("trained", lambda each: each.row.work.label) if len({each.row.work.label for each in rows}) > 1 else None,
         ("row", lambda each: each.row.name),
         ("codec", lambda each: each.row.both),
-        ("cut", lambda each: each.row.cut) if any(each.row.cut != DOCUMENTS for each in rows) else None,
+        ("cut", lambda each: each.row.cut) if any(each.row.elsewhere is not None for each in rows) else None,
         ("bottlenecks", bottlenecks) if any(each.row.learned is not None for each in rows) else None,
         ("of float32", lambda each: figure(each.mean("float32_ratio"), "{:.4f}")),
         ("cut 1, cut 2", _by_cut) if any(map(_by_cut, rows)) else None,

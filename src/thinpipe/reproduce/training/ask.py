@@ -79,7 +79,10 @@ class Job:
             texts: the folder of made-up texts, with ``tiny``.
         """
         work, is_text = row.work, reads_texts(row.work.recipe)
-        said: dict[str, Any] = dict(work.tiny if ask.tiny else work.changes) | {"cut": row.cut, "seed": seed}
+        name, changes = (work.tiny_recipe, work.tiny) if ask.tiny else (work.recipe, work.changes)
+        said: dict[str, Any] = dict(changes) | {"seed": seed}
+        if row.cut in subject_of(name).cuts:
+            said["cut"] = row.cut
         folder = texts if ask.tiny and is_text else ask.data_dir
         if row.learned is not None:
             said |= row.learned.fields(tiny=ask.tiny)
@@ -93,7 +96,7 @@ class Job:
             said["chunks"] = ask.chunks
         # A row that diverges is recorded like any other, with all its epochs.
         said |= {"on_nan": "continue", **ask.changes}
-        recipe = resolved(work.tiny_recipe if ask.tiny else work.recipe, said)
+        recipe = resolved(name, said)
         settings = Settings(
             stages=STAGES,
             codec=row.packs,

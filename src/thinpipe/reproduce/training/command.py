@@ -17,7 +17,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.reproduce.training.ask import Ask, reads_texts
 from thinpipe.reproduce.training.session import Session
 from thinpipe.reproduce.training.show import show
-from thinpipe.reproduce.training.table import CUTS, DOCUMENTS, EVERY_CUT, Row, Table
+from thinpipe.reproduce.training.table import Row, Table
 from thinpipe.train import resolved
 from thinpipe.train.command import read_fields
 from thinpipe.train.recipe import RecipeError
@@ -56,11 +56,12 @@ def training_command(table: Table) -> Callable[..., None]:
             typer.Option("--set", metavar="F=V", help="Any field of the recipes, as lr=1e-4; repeat it."),
         ] = None,
         cut: Annotated[
-            str,
+            str | None,
             typer.Option(
-                help="documents; pooled, which sends far less at the second cut; both; or, of images, after-relu."
+                help="Where models are cut, as pooled, which sends far less at the second cut; several with commas; "
+                "a wrong name lists those there are (default: the published place)."
             ),
-        ] = DOCUMENTS,
+        ] = None,
         data_dir: Annotated[Path | None, typer.Option(help="The folder of data sets (default: the usual places).")] = (
             None
         ),
@@ -135,12 +136,12 @@ def _run_folder(given: Path | None, folder: Path | None, output: Path | None) ->
         yield Path(place)
 
 
-def _rows(table: Table, cut: str, names: str | None) -> tuple[Row, ...]:
-    cuts = CUTS if cut == "both" else tuple(dict.fromkeys(word.strip() for word in cut.split(",")))
+def _rows(table: Table, cut: str | None, names: str | None) -> tuple[Row, ...]:
+    cuts = () if cut is None else tuple(dict.fromkeys(word.strip() for word in cut.split(",")))
     for word in cuts:
-        if word not in EVERY_CUT:
-            raise typer.BadParameter(f"there is no cut {word!r:.40}; use {', '.join(EVERY_CUT)} or both")
-    found = table.cut_at(cuts)
+        if word not in table.cuts:
+            raise typer.BadParameter(f"{table.name} has no cut {word!r:.40}; use {', '.join(table.cuts)}")
+    found = table.cut_at(cuts) if cuts else table.rows
     if names is None:
         return found
     patterns = [word.strip() for word in names.split(",")]

@@ -81,6 +81,8 @@ class Ran:
             "train_loss": trained,
             "test_loss": [line.loss for line in self.tests],
             "seconds": [self._seconds(epoch) for epoch in range(len(self.tests))],
+            "grad_norm": [statistics.median(self._norms(epoch)) for epoch in range(len(self.tests))],
+            "grad_norm_largest": [max(self._norms(epoch)) for epoch in range(len(self.tests))],
         }
         return {name: curve for name, curve in curves.items() if curve and all(map(math.isfinite, curve))}
 
@@ -93,6 +95,12 @@ class Ran:
     def _train_loss(self, epoch: int) -> float:
         own = [line for line in self.steps if line.epoch == epoch]
         return sum(line.loss * line.rows for line in own) / sum(line.rows for line in own)
+
+    def _norms(self, epoch: int) -> list[float]:
+        """Lists the norms of all gradients, step by step; NaN where none is logged."""
+        return [
+            math.nan if line.grad_norm is None else line.grad_norm for line in self.steps if line.epoch == epoch
+        ] or [math.nan]
 
     def _seconds(self, epoch: int) -> float:
         return sum(line.seconds for line in self.steps if line.epoch == epoch)

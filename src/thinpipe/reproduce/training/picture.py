@@ -13,7 +13,7 @@ from thinpipe.bench.svg import Curve, document, plot
 from thinpipe.reproduce.training.looks import LOOKS
 from thinpipe.reproduce.training.rows import Shown, shown
 from thinpipe.reproduce.training.sheet import stand_ins
-from thinpipe.reproduce.training.table import DOCUMENTS, Row, Table, Work
+from thinpipe.reproduce.training.table import Row, Table, Work
 
 _MEASURES = {"accuracy": "accuracy, %", "mcc": "Matthews' correlation x 100"}
 _LEFT, _RIGHT, _HEIGHT = 50, 700, 360
@@ -24,7 +24,7 @@ def plots(table: Table) -> dict[str, Work | None]:
     """Lists the plots of a table by name, each with the work whose rows it shows; None for all of them."""
     if table.by_epoch or len(table.works) == 1:
         return {table.name: None}
-    return {f"{table.name}-{work.prefix}": work for work in table.works}
+    return {"-".join(filter(None, (table.name, work.prefix))): work for work in table.works}
 
 
 def picture(table: Table, work: Work | None, records: Sequence[Record]) -> str:
@@ -78,7 +78,7 @@ def _grouped(rows: Sequence[Shown]) -> list[list[Shown]]:
 def _by_epoch(each: Shown, colour: int) -> Curve:
     spreads = each.curve()
     points = [(float(k), 100 * spread.mean, 100 * spread.deviation) for k, spread in enumerate(spreads, 1)]
-    cut = "" if each.row.cut == DOCUMENTS else f", {each.row.cut}"
+    cut = "" if each.row.elsewhere is None else f", {each.row.cut}"
     return Curve(f"{each.row.series}{cut}", points, colour)
 
 
@@ -92,7 +92,7 @@ def _ours(rows: Sequence[Shown]) -> Iterator[Series]:
                 marks.append(
                     Mark(name=label(each.row, ratio.mean), x=ratio.mean, y=100 * found.mean, deviation=deviation)
                 )
-        cut = "" if group[0].row.cut == DOCUMENTS else f", {group[0].row.cut}"
+        cut = "" if group[0].row.elsewhere is None else f", {group[0].row.cut}"
         yield Series(name=f"{name}{cut}", look=LOOKS[name], marks=marks)
 
 
@@ -104,7 +104,7 @@ def label(row: Row, ratio: float) -> str:
         ratio: bytes over those of float32.
     """
     codec = row.both if row.learned is None else f"{1 / ratio:.0f}x"
-    return codec if row.cut == DOCUMENTS else f"{codec}, {row.cut}"
+    return codec if row.elsewhere is None else f"{codec}, {row.cut}"
 
 
 def _theirs(rows: Sequence[Row]) -> Iterator[Series]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thinpipe.bench.record import Record
-from thinpipe.reproduce.training.table import EVERY_CUT, Row, Table
+from thinpipe.reproduce.training.table import Row, Table
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def shown(table: Table, records: Iterable[Record], skipped: Mapping[str, str] | 
         by_row.setdefault(record.settings["row"], []).append(record)
     return [
         Shown(row, sorted(by_row.get(row.name, []), key=lambda each: each.settings["seed"]), reasons.get(row.name))
-        for row in table.cut_at(EVERY_CUT)
+        for row in table.cut_at()
         if row.name in by_row or row.name in reasons
     ]
 
 
 def records_in(table: Table, folder: Path) -> list[Record]:
     """Reads all that is recorded of a table, whatever the seeds."""
-    patterns = (f"{row.name}-seed*.json" for row in table.cut_at(EVERY_CUT))
+    patterns = (f"{row.name}-seed*.json" for row in table.cut_at())
     return [Record.load(path) for pattern in patterns for path in sorted((folder / table.name).glob(pattern))]

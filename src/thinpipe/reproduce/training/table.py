@@ -9,17 +9,15 @@ A row's name is that of its file, less the seed::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from thinpipe.train.per_cut import codecs_in
 
 Measure: TypeAlias = Literal["accuracy", "mcc"]
-DOCUMENTS, AFTER_RELU, POOLED = "documents", "after-relu", "pooled"
-CUTS = (DOCUMENTS, POOLED)
-"""The cuts that every table has."""
-EVERY_CUT = (*CUTS, AFTER_RELU)
+POOLED = "pooled"
+"""The cut that every work has beside the documents' own."""
 NONE = "none"
 _BETWEEN = re.compile(r"[/|]")
 
@@ -52,16 +50,18 @@ class Work:
     Args:
         label: in tables and plots.
         recipe: its name.
+        cuts: where its model can be cut, the published place first.
         measure: what its rows are judged by.
         samples: how many the documents trained on, and tested with.
         changes: what is different from the recipe's defaults.
         tiny_recipe: the recipe of the small work of the same shape.
-        tiny: what is different from that one's defaults.
+        tiny: what is different from that one's defaults; its cut is for rows whose own cut that recipe does not have.
         prefix: of its rows' names, in a table with several works (default: none).
     """
 
     label: str
     recipe: str
+    cuts: tuple[str, ...]
     measure: Measure = "accuracy"
     samples: tuple[int, int]
     changes: Mapping[str, Any]
@@ -105,7 +105,7 @@ class Row:
         codec: packs activations, and gradients alike; as ``power:3/power:7`` one for each cut.
         series: the line in the plot that it is a point of.
         published: the documents' figures (default: they have none).
-        cut: where the model is cut.
+        elsewhere: a cut that is not the published one (default: that is where the model is cut).
         learned: bottlenecks, on top of which the codec is (default: there are none).
         gradients: packs gradients (default: what packs activations).
     """
@@ -114,7 +114,7 @@ class Row:
     codec: str
     series: str
     published: Published = field(default_factory=Published)
-    cut: str = DOCUMENTS
+    elsewhere: str | None = None
     learned: Learned | None = None
     gradients: str | None = None
 
@@ -124,8 +124,12 @@ class Row:
         codec = "" if self.learned is not None and self.codec == NONE else _named(self.codec)
         learned = "" if self.learned is None else self.learned.name
         back = "" if self.gradients is None else f"back-{_named(self.gradients)}"
-        cut = "" if self.cut == DOCUMENTS else self.cut
-        return "-".join(filter(None, (self.work.prefix, learned, codec, back, cut)))
+        return "-".join(filter(None, (self.work.prefix, learned, codec, back, self.elsewhere or "")))
+
+    @property
+    def cut(self) -> str:
+        """Where the model is cut."""
+        return self.elsewhere or self.work.cuts[0]
 
     @property
     def both(self) -> str:
@@ -149,8 +153,8 @@ class Row:
         return self.packs if self.gradients is None else self.gradients
 
     def at(self, cut: str) -> Row:
-        """Returns the row with the model cut elsewhere, of which the documents say nothing."""
-        return self if cut == self.cut else replace(self, cut=cut, published=Published())
+        """Returns the row with the model cut at another place, of which the documents say nothing."""
+        return self if cut == self.cut else replace(self, elsewhere=cut, published=Published())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +170,7 @@ class Table:
         needs: what it takes.
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
+        page: the page that shows it, without its ending.
     """
 
     name: str
@@ -176,6 +181,7 @@ class Table:
     needs: str
     time: str
     by_epoch: bool = False
+    page: str = "results"
 
     @property
     def works(self) -> tuple[Work, ...]:
@@ -183,9 +189,23 @@ class Table:
         found = {row.work.label: row.work for row in self.rows}
         return tuple(found.values())
 
-    def cut_at(self, cuts: tuple[str, ...]) -> tuple[Row, ...]:
-        """Lists the rows with every one of these cuts; bottlenecks are made for the tensors of one, and stay there."""
-        return tuple(row.at(cut) for cut in cuts for row in self.rows if row.learned is None or row.cut == cut)
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The cuts that its works have, each once."""
+        return tuple(dict.fromkeys(cut for work in self.works for cut in work.cuts))
+
+    def cut_at(self, cuts: Iterable[str] | None = None) -> tuple[Row, ...]:
+        """Lists the rows with every one of some cuts; bottlenecks are made for the tensors of one, and stay there.
+
+        Args:
+            cuts: which; a row whose work does not have one of them is left out there (default: all that each has).
+        """
+        return tuple(
+            row.at(cut)
+            for cut in (self.cuts if cuts is None else cuts)
+            for row in self.rows
+            if cut in row.work.cuts and (row.learned is None or row.cut == cut)
+        )
 
 
 def _named(text: str) -> str:

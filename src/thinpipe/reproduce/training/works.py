@@ -1,4 +1,4 @@
-"""What Epipe trained, in its settings: recipes, cut where it cut them, batches in its micro-batches.
+"""What Epipe trained, in its settings: recipes, cut where it cut them.
 
 With ``--tiny`` images are the handwritten digits that come with scikit-learn, texts are made up, and models are small.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from thinpipe.reproduce.training.table import Measure, Work
+from thinpipe.reproduce.training.table import POOLED, Measure, Work
 
-_DIGITS: dict[str, Any] = {"batch": 128, "chunks": 2, "epochs": 3}
+_DIGITS: dict[str, Any] = {"batch": 128, "chunks": 2, "epochs": 3, "cut": "unpooled"}
 _TEXTS: dict[str, Any] = {
     "model": "tiny",
     "max_length": 16,
@@ -20,16 +20,47 @@ _TEXTS: dict[str, Any] = {
     "lr": 1e-2,
     "precision": "float32",
 }
+_IMAGE_CUTS = ("after-relu", "before-relu", POOLED)
+_TEXT_CUTS = ("condition-1", "two-and-two", "condition-4", POOLED)
 
 
-def _images(label: str, recipe: str, samples: tuple[int, int], **changes: Any) -> Work:
-    return Work(label=label, recipe=recipe, samples=samples, changes=changes, tiny_recipe="digits", tiny=_DIGITS)
+def images(
+    label: str, recipe: str, samples: tuple[int, int], cuts: tuple[str, ...] = _IMAGE_CUTS, **changes: Any
+) -> Work:
+    """Makes a work of images.
 
-
-def _texts(label: str, recipe: str, measure: Measure, samples: tuple[int, int], **changes: Any) -> Work:
+    Args:
+        label: in tables and plots.
+        recipe: its name.
+        samples: how many were published to train on, and to test with.
+        cuts: where it can be cut, the published place first (default: those of fine-tuning).
+        changes: what is different from the recipe's defaults.
+    """
     return Work(
         label=label,
         recipe=recipe,
+        cuts=cuts,
+        samples=samples,
+        changes=changes,
+        tiny_recipe="digits",
+        tiny=_DIGITS,
+    )
+
+
+def texts(label: str, recipe: str, measure: Measure, samples: tuple[int, int], **changes: Any) -> Work:
+    """Makes a work of texts.
+
+    Args:
+        label: in tables and plots.
+        recipe: its name.
+        measure: what its rows are judged by.
+        samples: how many were published to train on, and to test with.
+        changes: what is different from the recipe's defaults.
+    """
+    return Work(
+        label=label,
+        recipe=recipe,
+        cuts=_TEXT_CUTS,
         measure=measure,
         samples=samples,
         changes=changes,
@@ -38,22 +69,36 @@ def _texts(label: str, recipe: str, measure: Measure, samples: tuple[int, int], 
     )
 
 
-CIFAR10 = _images("CIFAR-10", "cifar10-finetune", (50_000, 10_000), chunks=8)
-CIFAR100 = _images("CIFAR-100", "cifar100-finetune", (50_000, 10_000), chunks=8)
-FOOD101 = _images("Food-101", "food101-finetune", (75_750, 25_250), chunks=8)
-SCRATCH = _images("CIFAR-10 from scratch, 32 pixels", "cifar10-scratch", (50_000, 10_000))
+CIFAR10_SAMPLES, CIFAR100_SAMPLES, FOOD101_SAMPLES = (50_000, 10_000), (50_000, 10_000), (75_750, 25_250)
+RTE_SAMPLES, COLA_SAMPLES = (2_490, 277), (8_551, 1_043)
 
-_RTE, _COLA = (2_490, 277), (8_551, 1_043)
+CIFAR10 = images("CIFAR-10", "cifar10-finetune", CIFAR10_SAMPLES)
+CIFAR10_MEAN = replace(
+    images("CIFAR-10, mean of the whole last map", "cifar10-finetune", CIFAR10_SAMPLES, pool="mean"), prefix="mean"
+)
+# Epipe trained its bottlenecks on four ranks with 64 images each, which four micro-batches are for BatchNorm.
+CONV_INSERT = images(
+    "CIFAR-10, learned bottlenecks",
+    "cifar10-finetune",
+    CIFAR10_SAMPLES,
+    ("before-relu", POOLED),
+    chunks=4,
+    lr=0.01,
+    momentum=0.9,
+)
+CIFAR100 = images("CIFAR-100", "cifar100-finetune", CIFAR100_SAMPLES)
+FOOD101 = images("Food-101", "food101-finetune", FOOD101_SAMPLES)
+SCRATCH = images("CIFAR-10 from scratch, 32 pixels", "cifar10-scratch", CIFAR10_SAMPLES)
 
 # All rows of a batch are as long as Epipe had them: what fills them up crosses the cuts, too, and a codec that
 # has one grid for a tensor has it for all of that.
-RTE = _texts("RTE", "rte", "accuracy", _RTE, chunks=4, padding="full")
-COLA = _texts("CoLA", "cola", "mcc", _COLA, chunks=4, padding="full")
+RTE = texts("RTE", "rte", "accuracy", RTE_SAMPLES, chunks=4, padding="full")
+COLA = texts("CoLA", "cola", "mcc", COLA_SAMPLES, chunks=4, padding="full")
 
 COLA_OWN = replace(COLA, label="Epipe's settings", prefix="cola")
 COLA_FAIRSEQ = replace(
-    _texts("fairseq's settings", "cola-fairseq", "mcc", _COLA, chunks=4, padding="full"), prefix="cola-fairseq"
+    texts("fairseq's settings", "cola-fairseq", "mcc", COLA_SAMPLES, chunks=4, padding="full"), prefix="cola-fairseq"
 )
 COLA_LORA = replace(
-    _texts("LoRA, its authors' settings", "cola-lora", "mcc", _COLA, chunks=4, padding="full"), prefix="cola-lora"
+    texts("LoRA, its authors' settings", "cola-lora", "mcc", COLA_SAMPLES, chunks=4, padding="full"), prefix="cola-lora"
 )

@@ -47,7 +47,8 @@ def _words(place: Place, item: Training, folder: Path) -> list[str]:
     recipe = job.recipe
     changes = item.row.work.tiny if how.tiny else item.row.work.changes
     fields = {name: getattr(recipe, name) for name, value in changes.items() if isinstance(value, _PLAIN)}
-    fields |= {"limit": _STEPS * recipe.batch, "epochs": _EPOCHS, "chunks": 1, "batch": recipe.batch}
+    fields |= {"epochs": _EPOCHS, "chunks": 1, "batch": recipe.batch}
+    fields |= {} if how.tiny else {"limit": _STEPS * recipe.batch}
     fields |= {"bottleneck": NONE} if item.row.learned is not None else {}
     if job.is_text and how.encoder is not None:
         fields["model"] = str(encoder_folder(recipe))

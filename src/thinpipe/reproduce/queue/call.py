@@ -70,14 +70,16 @@ class Call:
             refused = self._tell(shown, standings)
             waiting = _waiting(standings)
             failed = 0
-            if waiting:
-                account = self._trained(standings, waiting, shown, stop)
-                account.record(self.place).save(self.place.results)
-                failed = len(account.outcome.failed)
-                _sum_up(shown, account.outcome)
-            else:
-                shown.say("there is nothing left that can be done" if refused else "everything is done")
-            self._pack(shown)
+            try:
+                if waiting:
+                    account = self._trained(standings, waiting, shown, stop)
+                    account.record(self.place).save(self.place.results)
+                    failed = len(account.outcome.failed)
+                    _sum_up(shown, account.outcome)
+                else:
+                    shown.say("there is nothing left that can be done" if refused else "everything is done")
+            finally:
+                self._pack(shown)
         return stop.status or (1 if refused or failed else 0)
 
     def _standings(self) -> dict[Item, Standing]:
@@ -109,7 +111,7 @@ class Call:
         growth = found_before(self.place, what)
         if self.side_by_side is not None:
             growth = SideBySide(self.side_by_side, settled=True)
-        bare = None if first is None or not self.measures_bare else self._bare(first, shown)
+        bare = self._bare(first, shown) if first is not None and self.measures_bare and not stop.wanted else None
         runner = Runner(
             self.place,
             waiting,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from thinpipe.reproduce.queue.meter import Tail
@@ -66,7 +69,8 @@ class Child:
     def kill(self) -> None:
         """Ends it; what it saved last stays."""
         self.is_killed = True
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # and what it has begun itself
         self._process.wait()
 
     def last_words(self, lines: int = 12) -> str:

@@ -12,7 +12,7 @@ from thinpipe.bench.options import Tiny
 from thinpipe.errors import ThinpipeError
 from thinpipe.reproduce.queue.call import Call
 from thinpipe.reproduce.queue.growth import MOST
-from thinpipe.reproduce.queue.order import ORDER, read_order
+from thinpipe.reproduce.queue.order import ORDER, OrderError, read_order
 from thinpipe.reproduce.queue.place import Place
 from thinpipe.reproduce.queue.runner import Deadline
 from thinpipe.reproduce.queue.travel import Carrier
@@ -73,15 +73,20 @@ def next_command(
         results=output or Path("results"), runs=runs or (Path("runs") if output is None else output / "runs"), how=how
     )
     try:
-        call = Call(
-            place=place,
-            items=read_order(order),
-            deadline=Deadline(begin, 60 * minutes),
-            carrier=None if carry is None else Carrier(carry, place),
-            side_by_side=side_by_side,
-            measures_bare=bare,
-        )
+        items = read_order(order)
+    except OrderError as error:
+        raise typer.BadParameter(str(error)) from error
+    call = Call(
+        place=place,
+        items=items,
+        deadline=Deadline(begin, 60 * minutes),
+        carrier=None if carry is None else Carrier(carry, place),
+        side_by_side=side_by_side,
+        measures_bare=bare,
+    )
+    try:
         status = call.listed() if listed else call.run()
     except ThinpipeError as error:
-        raise typer.BadParameter(str(error)) from error
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
     raise typer.Exit(status)

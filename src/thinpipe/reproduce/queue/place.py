@@ -167,7 +167,7 @@ def saved_step(run: RunFolder) -> int:
     """Tells after how many steps a run was saved last; 0 if it has no state."""
     try:
         found = latest(run.states)
-    except ThinpipeError:
+    except (ThinpipeError, OSError):  # another process may be removing the one before
         return 0
     return 0 if found is None else step_of(found)
 

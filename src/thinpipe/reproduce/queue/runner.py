@@ -125,6 +125,7 @@ class Runner:
         self._per_epoch = dict(per_epoch)
         self._tries: Counter[str] = Counter()
         self._busy: dict[str, float] = {}
+        self._staying: set[str] = set()
         self._children: list[Child] = []
         self._has_stepped, self._start_at = False, 0.0
         self.outcome = Outcome()
@@ -153,12 +154,13 @@ class Runner:
     def _look(self, *, is_over: bool) -> None:
         """Reads how far everything is, and takes leave of what has ended."""
         for child in list(self._children):
+            status = child.status()  # before the log is read, which is then complete
             if child.tail is not None:
                 before = child.tail.rows
                 child.tail.read()
                 self.outcome.rows += child.tail.rows - before
                 self._has_stepped = self._has_stepped or child.has_stepped
-            if (status := child.status()) is not None:
+            if status is not None:
                 self._children.remove(child)
                 self._start_at = 0.0
                 self._ended(child, status)
@@ -203,6 +205,8 @@ class Runner:
         words, log, epochs = self._place.words(item), None, 0
         if isinstance(item, Training):
             log, epochs = self._place.run(item).log_path, self._place.job(item).recipe.epochs
+            if self._stays(item):
+                self._staying.add(str(item))
         said = self._place.runs / "queue" / f"{str(item).replace(' ', '--').replace('/', '-'):.150}.log"
         return Child(item, words, said=said, log=log, epochs=epochs)
 
@@ -223,15 +227,15 @@ class Runner:
 
     def _is_free(self, item: Training) -> bool:
         """Tells whether a row is still to be trained, and no other process is at it."""
-        if self._place.standing(item).state is State.DONE:  # by another queue, since this one was made
-            self._waiting.remove(item)
-            return False
         if self._place.is_busy(item):
             if str(item) not in self._busy:
                 self._watcher.say(f"{item} is left to another process, which trains it right now")
             self._busy[str(item)] = time.monotonic() + _AGAIN
             return False
         self._busy.pop(str(item), None)
+        if self._place.standing(item).state is State.DONE:  # by another queue, since this one was made
+            self._waiting.remove(item)
+            return False
         return True
 
     def _fits(self, item: Training) -> bool:
@@ -254,7 +258,7 @@ class Runner:
             return True
         self._per_epoch[item.table.name] = seconds
         left = seconds * (child.epochs - tail.tested)
-        if not self._stays(item) or time.monotonic() + left < self._deadline.stop:
+        if str(item) not in self._staying or time.monotonic() + left < self._deadline.stop:
             return True
         self.outcome.too_long.append(item)
         self._watcher.say(f"{item} would not end in time, and is too large to be carried; another takes its place")

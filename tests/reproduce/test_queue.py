@@ -511,8 +511,7 @@ def test_two_are_trained_side_by_side_and_the_call_is_recorded(tmp_path):
     record = Record.load(path)
     assert (record.results["done"], record.results["failed"]) == (2, 1) and record.results["rows"] > 0
     assert record.results["bare_samples_per_second"] > 0, "which was measured first"
-    assert record.settings["done"] and record.settings["fixed"] and record.command.startswith("thinpipe reproduce")
-    assert "/" not in record.command.split("--carry")[1]
+    assert record.settings["fixed"] and len(record.settings["done"]) == 2
     begun = [text for text in result.output.splitlines() if text.endswith("begins")]
     ended = result.output.index("is done")
     assert result.output.index(begun[1]) < ended, "the second was begun before the first was done"

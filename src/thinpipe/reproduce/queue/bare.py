@@ -16,10 +16,16 @@ from thinpipe.train.files import NONE, encoder_folder
 
 _STEPS, _EPOCHS = 60, 4
 _PLAIN = (str, int, float)
+_TOLD = 800
+"""Letters of what a failure said that are passed on."""
 
 
-def bare_rate(place: Place, item: Training, *, seconds: float) -> float | None:
-    """Measures the samples a second of a row's model by itself, in batches as a whole; None if it takes too long.
+class BareError(ThinpipeError, RuntimeError):
+    """A measurement that failed, or took too long."""
+
+
+def bare_rate(place: Place, item: Training, *, seconds: float) -> float:
+    """Measures the samples a second of a row's model by itself, in batches as a whole.
 
     It is ``thinpipe bench train`` of the row one-device, on the samples of some batches: the median of its epochs but
     the first, in which the model is compiled. On a CPU it is not compiled.
@@ -28,16 +34,22 @@ def bare_rate(place: Place, item: Training, *, seconds: float) -> float | None:
         place: where data are, and on which device it runs.
         item: the row.
         seconds: that it may take.
+
+    Raises:
+        BareError: it failed, or took too long.
     """
     with tempfile.TemporaryDirectory(prefix="thinpipe-") as folder:
+        words = _words(place, item, Path(folder))
         try:
-            done = subprocess.run(  # noqa: S603 - our own command
-                _words(place, item, Path(folder)), capture_output=True, timeout=seconds, check=False
-            )
-            files = sorted((Path(folder) / BENCH).glob("*.json"))
-            rate = Record.load(files[0]).results["samples_per_second_steady"] if files and not done.returncode else None
-        except (subprocess.TimeoutExpired, ThinpipeError, KeyError):
-            return None
+            done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
+        except subprocess.TimeoutExpired as error:
+            raise BareError(f"it took more than {seconds:.0f} s") from error
+        files = sorted((Path(folder) / BENCH).glob("*.json"))
+        if done.returncode or not files:
+            raise BareError(f"it failed with status {done.returncode}: {done.stderr.strip()[-_TOLD:]}")
+        rate = Record.load(files[0]).results["samples_per_second_steady"]
+    if rate is None:
+        raise BareError("it has no steady rate")
     return rate
 
 

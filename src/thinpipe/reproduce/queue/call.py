@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from thinpipe.reproduce.queue.account import BENCH, Account, found_before
-from thinpipe.reproduce.queue.bare import bare_rate
+from thinpipe.reproduce.queue.bare import BareError, bare_rate
 from thinpipe.reproduce.queue.growth import SideBySide
 from thinpipe.reproduce.queue.meter import Window
 from thinpipe.reproduce.queue.order import Item, Training
@@ -136,8 +136,12 @@ class Call:
 
     def _bare(self, first: Training, shown: Shown) -> float | None:
         shown.say(f"measuring the bare model of {first.table.name}")
-        rate = bare_rate(self.place, first, seconds=_SHARE * self.deadline.seconds)
-        shown.say("it is not measured" if rate is None else f"the bare model: {rate:,.0f} samples/s")
+        try:
+            rate = bare_rate(self.place, first, seconds=_SHARE * self.deadline.seconds)
+        except BareError as error:
+            shown.say(f"the bare model is not measured: {error}")
+            return None
+        shown.say(f"the bare model: {rate:,.0f} samples/s")
         return rate
 
     def _stays(self, item: Training) -> bool:

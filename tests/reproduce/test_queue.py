@@ -30,6 +30,8 @@ from thinpipe.reproduce.training.run import Shelf, trained
 from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
 
 TABLE = "sortquant-cifar10"
+ROW = "power3-power7"
+"""Whose codec remembers the last batch."""
 HOW = Ask(
     rows=(),
     seeds=(),
@@ -160,15 +162,14 @@ class Stopped:
 def recorded(tmp_path_factory):
     """A folder in which one row is recorded, one with other settings, and one is begun."""
     folder = tmp_path_factory.mktemp("recorded")
-    for row, epochs in (("none", 3), ("sort6+2", 1)):
-        words = (TABLE, "--tiny", "--rows", row, "--epochs", epochs, "--output", folder, "--device", "cpu")
-        assert reproduce(*words).exit_code == 0
-    begin(place_in(folder), items(folder, "sort9+3")[0], steps=15)
+    assert reproduce(TABLE, "--tiny", "--rows", "none", "--output", folder, "--device", "cpu").exit_code == 0
+    shutil.copy(folder / TABLE / "none-seed0.json", folder / TABLE / "sort6+2-seed0.json")
+    begin(place_in(folder), items(folder, ROW)[0], steps=15)
     return folder
 
 
 def test_the_list_shows_what_is_done_begun_and_to_do_with_what_is_left_of_it(recorded):
-    order = order_in(recorded, rows("none", "sort6+2", "sort9+3", "had4"))
+    order = order_in(recorded, rows("none", "sort6+2", ROW, "had4"))
     result = reproduce("--next", "--list", "--tiny", "--output", recorded, "--order", order, "--device", "cpu")
     assert result.exit_code == 0, result.output
     done, refused, begun, to_do = [line for line in result.output.splitlines() if f"│ {TABLE}" in line]
@@ -179,7 +180,7 @@ def test_the_list_shows_what_is_done_begun_and_to_do_with_what_is_left_of_it(rec
         begun.rstrip("│ ").endswith(" s") and to_do.rstrip("│ ").endswith(" s") and not done.rstrip("│ ").endswith(" s")
     )
     standing = place_in(recorded).standing(items(recorded, "sort6+2")[0])
-    assert standing.state is State.REFUSED and "recorded with recipe.epochs=1, and it is 3 now" in standing.why
+    assert standing.state is State.REFUSED and "recorded with codec=none, and it is sort:6+2 now" in standing.why
 
 
 def test_what_is_missing_is_told_once_and_does_not_stop_the_rest(tmp_path, monkeypatch):
@@ -331,7 +332,7 @@ def pretend(folder, programs, *, seconds=60.0, **options):
     place = Pretend(results=folder, runs=folder / "runs", how=HOW)
     object.__setattr__(place, "programs", programs)
     place.runs.mkdir(exist_ok=True)
-    told = Told()
+    told = options.pop("told", None) or Told()
     usual = {"has_room": lambda _: True, "per_epoch": {}, "window": Window()}
     growth = options.pop("growth", SideBySide(1, settled=True))
     deadline = Deadline(time.monotonic(), seconds)
@@ -345,13 +346,15 @@ def says(path, program):
 
 def test_when_time_is_over_all_are_asked_to_save_and_who_does_not_is_ended(tmp_path):
     marks = {name: tmp_path / f"{name}.up" for name in ("none", "had4")}
-    for name, program in (("none", OBEYS), ("had4", DEAF)):
-        runner, _, deadline = pretend(tmp_path, {name: says(marks[name], program)}, seconds=6.0)
-        outcome = runner.run(lambda: False)
-        over = time.monotonic()
-        assert marks[name].exists() and [item.row.name for item in outcome.stopped] == [name]
-        assert deadline.stop <= over < deadline.begin + deadline.seconds
-        assert (over >= deadline.kill) == (name == "had4")
+    programs = {"none": says(marks["none"], OBEYS), "had4": says(marks["had4"], DEAF)}
+    growth = SideBySide(2, settled=True)
+    runner, _, deadline = pretend(tmp_path, programs, seconds=10.0, growth=growth)
+    runner._has_stepped = True
+    outcome = runner.run(lambda: False)
+    over = time.monotonic()
+    assert all(mark.exists() for mark in marks.values())
+    assert [item.row.name for item in outcome.stopped] == ["none", "had4"], "in the order in which they ended"
+    assert deadline.stop < deadline.kill <= over < deadline.begin + deadline.seconds
 
 
 def test_a_row_that_fails_is_told_with_its_last_words_and_tried_again_at_the_end(tmp_path):
@@ -371,19 +374,26 @@ def test_a_row_that_fails_is_told_with_its_last_words_and_tried_again_at_the_end
 
 
 def test_a_row_that_finds_no_memory_beside_others_waits_for_them(tmp_path):
-    up, free, done = tmp_path / "up", tmp_path / "free", tmp_path / "runs" / "had4.done"
+    up, tried, noticed, done = (tmp_path / name for name in ("up", "tried", "noticed", "runs/had4.done"))
     wait = "import time, pathlib\nwhile not pathlib.Path({0!r}).exists(): time.sleep(0.01)\n"
     programs = {
-        "none": f"open({str(up)!r}, 'w').close()\n" + wait.format(str(free)) + "exit(1)",
+        "none": f"open({str(up)!r}, 'w').close()\n" + wait.format(str(noticed)) + "exit(1)",
         "had4": wait.format(str(up))
-        + f"import os\nif os.path.exists({str(free)!r}): open({str(done)!r}, 'w').close()\n"
-        + f"else: open({str(free)!r}, 'w').close(); print('CUDA out of memory'); exit(1)",
+        + f"if pathlib.Path({str(tried)!r}).exists(): open({str(done)!r}, 'w').close()\n"
+        + f"else: open({str(tried)!r}, 'w').close(); print('CUDA out of memory'); exit(1)",
     }
+
+    class Notices(Told):
+        def say(self, text):
+            super().say(text)
+            if "had4-seed0 failed" in text:
+                noticed.touch()
+
     growth = SideBySide(2, settled=True)
-    runner, _, _ = pretend(tmp_path, programs, growth=growth)
+    runner, told, _ = pretend(tmp_path, programs, growth=growth, told=Notices())
     runner._has_stepped = True
     outcome = runner.run(lambda: False)
-    assert growth.wanted == 1 and [item.row.name for item in outcome.done] == ["had4"]
+    assert growth.wanted == 1 and [item.row.name for item in outcome.done] == ["had4"], told.said
 
 
 def test_whoever_stops_the_queue_has_all_saved(tmp_path):
@@ -433,7 +443,7 @@ def test_ctrl_c_in_a_terminal_reaches_no_child(tmp_path):
 
 # -- real trainings --------------------------------------------------------------------------------------------------
 
-ROW, EPOCHS = "power3-power7", 12  # whose codec remembers the last batch
+EPOCHS = 12
 
 
 def said(run):
@@ -500,13 +510,13 @@ def test_a_run_that_is_sliced_and_carried_is_the_undisturbed_one_bit_for_bit(tmp
 
 @pytest.mark.timeout(600)
 def test_two_are_trained_side_by_side_and_the_call_is_recorded(tmp_path):
-    text = rows("none", "had4") + '[[run]]\ncommand = "no-such-command"\nrecord = "no/such.json"\n'
+    text = rows("none", ROW) + '[[run]]\ncommand = "no-such-command"\nrecord = "no/such.json"\n'
     words = ("--tiny", "--output", tmp_path, "--order", order_in(tmp_path, text), "--device", "cpu")
     result = reproduce("--next", *words, "--side-by-side", 2, "--minutes", 8, "--carry", tmp_path / "carried")
     assert result.exit_code == 1, result.output
     assert "no-such-command failed with status 2" in result.output and "No such command" in result.output
     assert "2 done, 1 failed" in result.output
-    assert {path.name for path in (tmp_path / TABLE).glob("*.json")} == {"none-seed0.json", "had4-seed0.json"}
+    assert {path.name for path in (tmp_path / TABLE).glob("*.json")} == {"none-seed0.json", f"{ROW}-seed0.json"}
     (path,) = (tmp_path / "queue").glob("*.json")
     record = Record.load(path)
     assert (record.results["done"], record.results["failed"]) == (2, 1) and record.results["rows"] > 0
@@ -525,12 +535,12 @@ def test_two_are_trained_side_by_side_and_the_call_is_recorded(tmp_path):
 @pytest.fixture
 def begun(recorded, tmp_path):
     """A place with an unfinished run."""
-    shutil.copytree(recorded / "runs" / TABLE / "sort9+3-seed0", tmp_path / "here" / "runs" / TABLE / "sort9+3-seed0")
+    shutil.copytree(recorded / "runs" / TABLE / f"{ROW}-seed0", tmp_path / "here" / "runs" / TABLE / f"{ROW}-seed0")
     return place_in(tmp_path / "here")
 
 
 def run_in(place):
-    return RunFolder(place.runs / TABLE / "sort9+3-seed0")
+    return RunFolder(place.runs / TABLE / f"{ROW}-seed0")
 
 
 def test_a_run_that_is_larger_than_a_file_may_be_is_cut_into_several(begun, tmp_path):
@@ -553,7 +563,7 @@ def test_a_run_that_is_larger_than_a_file_may_be_is_cut_into_several(begun, tmp_
 
 def test_a_run_that_has_no_room_is_left_out_with_a_note(begun, tmp_path):
     carrier = Carrier(tmp_path / "carried", begun, Limits(size=1_000))
-    assert carrier.pack() == [] and "sort9+3-seed0 is not packed: it is too large" in carrier.notes[0]
+    assert carrier.pack() == [] and f"{ROW}-seed0 is not packed: it is too large" in carrier.notes[0]
     assert list((tmp_path / "carried").iterdir()) == []
 
 
@@ -572,7 +582,7 @@ def test_what_is_on_the_disk_and_as_far_stays_and_what_is_done_is_not_begun_agai
     assert run.log_path.read_bytes() != log, "it is as far, and was left alone"
     finished = place_in(tmp_path / "finished")
     (finished.results / TABLE).mkdir()
-    shutil.copy(recorded / TABLE / "none-seed0.json", finished.results / TABLE / "sort9+3-seed0.json")
+    shutil.copy(recorded / TABLE / "none-seed0.json", finished.results / TABLE / f"{ROW}-seed0.json")
     carrier = Carrier(tmp_path / "carried", finished)
     carrier.unpack()
     assert not run_in(finished).exists

@@ -4,11 +4,13 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -24,6 +26,7 @@ from thinpipe.reproduce.queue.meter import Meter, Tail, Window
 from thinpipe.reproduce.queue.order import Measurement, OrderError, read_order
 from thinpipe.reproduce.queue.place import Place, Standing, State, saved_step
 from thinpipe.reproduce.queue.runner import Deadline, Outcome, Runner
+from thinpipe.reproduce.queue.show import Shown
 from thinpipe.reproduce.queue.travel import Carrier, Limits
 from thinpipe.reproduce.training.ask import Ask
 from thinpipe.reproduce.training.run import Shelf, trained
@@ -304,6 +307,28 @@ def test_the_next_call_begins_with_as_many_as_the_last_one_found(tmp_path):
     other = replace(record, machine=replace(Machine.current(), gpus=["another"]))
     other.save(place.results)
     assert found_before(place, TABLE).wanted == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_runs_is_shown_with_its_epoch_its_loss_and_its_pace(terminal, tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("thinpipe.reproduce.queue.show._EVERY", 0.0)
+    tails = [Tail(tmp_path / "a"), Tail(tmp_path / "b")]
+    children = [
+        SimpleNamespace(pid=number, item=item, tail=tail, epochs=40)
+        for number, (item, tail) in enumerate(zip(items(tmp_path, "none", "had4"), tails, strict=True))
+    ]
+    out = io.StringIO()
+    with Shown(Console(file=out, force_terminal=terminal, width=150)) as shown:
+        shown.running(children)
+        tails[0].epoch, tails[0].loss, tails[0].rows = 11, 0.4321, 5e6
+        time.sleep(0.01)
+        shown.running(children)
+        shown.say("what has happened")
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    assert "what has happened" in text and re.search(r"none-seed0 +epoch 12/40 +loss 0.4321 +[\d,]{7,}/s", text)
+    assert re.search(r"had4-seed0 +starts", text)
+    assert ("2 side by side" in text) == terminal and ("samples/s: sortquant" in text) != terminal
 
 
 # -- processes -------------------------------------------------------------------------------------------------------

@@ -47,9 +47,10 @@ def next_command(
     tiny: Tiny = False,
     output: Annotated[Path | None, typer.Option(help="The folder of records (default: results).")] = None,
 ) -> None:
-    """Trains what is not recorded yet, for some minutes; the next call goes on.
+    """Trains what is not recorded yet, for some minutes at a time.
 
-    The most urgent comes first. Meant for a GPU that is idle now and then, on a machine that may be new every time.
+    The most urgent comes first, and the next call goes on. Meant for a GPU that is idle now and then, on a machine that
+    may be new every time.
     thinpipe reproduce --next is the same. Several calls may share their folders.
 
     Example: [bold]thinpipe reproduce next --minutes 9 --compile --carry carried[/bold]

@@ -16,7 +16,7 @@ from thinpipe.cli import app
 from thinpipe.models.mobilenet import mobilenet_v2
 
 DATA = Path(os.environ.get("THINPIPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
-WEIGHTS = DATA / "weights" / "mobilenet_v2_imagenet.safetensors"
+WEIGHTS = DATA / "weights" / "mobilenet_v2_torchvision_v1.safetensors"
 IMAGES = DATA / "cifar-10-batches-bin"
 
 safetensors = pytest.importorskip("safetensors.torch")

@@ -252,7 +252,7 @@ def test_a_traced_model_trains_with_a_bottleneck():
     ("name", "changes", "texts"),
     [
         ("digits", {}, "conv:12k2s2/linear:16"),
-        ("digits", {"cut": "documents"}, "conv:12k2s2/conv:16"),
+        ("digits", {"cut": "unpooled"}, "conv:12k2s2/conv:16"),
         ("cola", {"cut": "condition-2"}, "linear:20/linear:s8"),
         ("cola", {"cut": "pooled"}, "linear:20/linear:10"),
         ("cola-lora", {}, "none/linear:20"),

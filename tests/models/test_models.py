@@ -16,7 +16,7 @@ from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.skip import Skippable, verify_skippables
 
 DATA = Path(os.environ.get("THINPIPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
-WEIGHTS = DATA / "weights" / "mobilenet_v2_imagenet.safetensors"
+WEIGHTS = DATA / "weights" / "mobilenet_v2_torchvision_v1.safetensors"
 
 
 def size(model):

@@ -116,7 +116,7 @@ def test_four_commands_train_over_an_encrypted_connection_with_packed_cuts(tmp_p
 
 
 @pytest.mark.parametrize(
-    "words", [("--cut", "pooled"), ("--cut", "documents", "--chunks", "4", "--lr", "0.05")], ids=" ".join
+    "words", [("--cut", "pooled"), ("--cut", "unpooled", "--chunks", "4", "--lr", "0.05")], ids=" ".join
 )
 def test_a_server_trains_like_one_device(words, tmp_path):
     # The recipe's values reach the server in the offer's name: it was started without any of them.

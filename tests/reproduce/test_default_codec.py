@@ -9,7 +9,7 @@ import pytest
 from thinpipe.codecs import DEFAULT
 from thinpipe.reproduce.page.compare import Difference
 from thinpipe.reproduce.page.write import recorded
-from thinpipe.reproduce.training.table import DOCUMENTS
+from thinpipe.reproduce.training.short import PAGE
 
 RESULTS = Path(__file__).parents[2] / "results"
 ALLOWED = 0.003
@@ -20,11 +20,11 @@ LOSS = 0.01
 
 def trained(codec):
     """What the codec has more than none, by data set, where everything was packed with it; and both rows."""
-    for table, rows in recorded(RESULTS):
+    for _, rows in recorded(RESULTS, PAGE):
         for each in rows:
             row = each.row
-            plain = row.cut == DOCUMENTS and row.learned is None and row.gradients is None
-            if table.name.startswith("sortquant") and row.codec == codec and plain:
+            plain = row.elsewhere is None and row.learned is None and row.gradients is None
+            if row.work.label != "CIFAR-10 from scratch" and row.codec == codec and plain:
                 yield row.work, Difference.of(each, rows), each, rows[0]
 
 

@@ -190,15 +190,22 @@ def test_without_records_the_page_says_how_they_are_made(tmp_path):
     text = (tmp_path / "results.md").read_text()
     for said in (result.output, text):
         assert "No table has been trained: `thinpipe reproduce TABLE` trains one" in said
-    assert not list((tmp_path / "img").iterdir()) and "##" not in text
+    assert not list((tmp_path / "img").iterdir()) and "| row |" not in text
+    assert "`sortquant-cifar10`" in text[text.index("## Not run yet") :]
 
 
-def test_rows_that_were_not_trained_at_published_settings_are_said_to_be_so(tmp_path):
-    shorter = "**No row of ours has Epipe's settings.**"
-    save(tmp_path, record("sortquant-cifar10", "none", 0, 0.9, epochs=10))
-    assert shorter in page(tmp_path, tmp_path / "docs")
-    save(tmp_path, record("sortquant-cifar10", "none", 1, 0.9))
-    assert shorter not in page(tmp_path, tmp_path / "docs")
+def test_short_trainings_have_a_page_of_their_own_without_published_figures_or_pictures_of_epipes_codecs(tmp_path):
+    for name, value in (("none", 0.95), ("sort6+2", 0.9), ("had4", 0.94), ("wave4", 0.95)):
+        save(tmp_path, *(record(f"short-{images}", name, 0, value, epochs=10) for images in ("cifar10", "food101")))
+    text = page(tmp_path, tmp_path / "docs")
+    assert "had4" not in text and "No table has been trained" in text
+    short = (tmp_path / "docs/short-trainings.md").read_text()
+    assert "No row has Epipe's settings" in short
+    assert line_of(short, "sort6+2")["to none"] == "-5.00 (1 seed)" and "published" not in line_of(short, "had4")
+    assert "`sort:6+2`" not in short[short.index("## At a glance") : short.index("| row |")]
+    for name in ("results-frontier-short.svg", "results-short-cifar10.svg"):
+        said = ElementTree.parse(tmp_path / "docs/img" / name).getroot().find(f"{SVG}desc").text
+        assert "had:4" in said and "sort" not in said
 
 
 def test_a_row_that_was_trained_elsewhere_than_none_is_named_at_a_glance(tmp_path):
@@ -334,13 +341,13 @@ def test_beside_a_correlation_there_are_accuracies_and_losses(tmp_path):
 
 
 def test_ratios_of_cuts_are_told_where_they_differ(tmp_path):
-    uneven = record("sortquant-cifar10", "conv20k4s4-conv320", 0, 0.9)
+    uneven = record("bottlenecks-cifar10", "conv20k4s4-conv320", 0, 0.9)
     uneven.results.update(float32_ratio_cut_1=0.02, float32_ratio_cut_2=0.25)
-    save(tmp_path, record("sortquant-cifar10", "none", 0, 0.9), uneven, record("sortquant-food101", "none", 0, 0.8))
+    save(tmp_path, record("bottlenecks-cifar10", "none", 0, 0.9), uneven, record("prune-vs-quant", "none", 0, 0.8))
     text = page(tmp_path, tmp_path / "docs")
     assert line_of(text, "conv20k4s4-conv320")["cut 1, cut 2"] == "0.0200, 0.2500"
     assert line_of(text, "none")["cut 1, cut 2"] == ""
-    assert text.count("cut 1, cut 2") == 1, "of Food-101 there is nothing to tell"
+    assert text.count("cut 1, cut 2") == 1, "from scratch there is nothing to tell"
 
 
 def test_commands_are_told_once_and_with_their_rows_where_there_are_several(tmp_path):

@@ -23,10 +23,13 @@ from thinpipe.bench.svg import Curve, plot
 from thinpipe.cli import app
 from thinpipe.reproduce.command import reproduce_app
 from thinpipe.reproduce.entries import ENTRIES
+from thinpipe.reproduce.training.ask import Ask, Job
 from thinpipe.reproduce.training.crossed import Crossed, read_crossed
 from thinpipe.reproduce.training.figures import Ran
+from thinpipe.reproduce.training.rows import records_in
+from thinpipe.reproduce.training.run import recorded
 from thinpipe.reproduce.training.show import _grids
-from thinpipe.reproduce.training.table import CUTS, NONE
+from thinpipe.reproduce.training.table import NONE
 from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.runtime.crossing import Flow
 from thinpipe.train import resolved
@@ -36,8 +39,10 @@ from train.test_encoders import BERT, SIZES, save
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["sortquant-cifar10", "sortquant-cifar100", "sortquant-food101", "sortquant-rte", "sortquant-cola"]
-NAMES += ["ablation-bits", "prune-vs-quant", "cola-recipes", "dp-vs-pipeline", "two-machines", "unet-memory"]
+NAMES += ["sortquant-cifar10-small", "sortquant-cifar10-mean", "bottlenecks-cifar10", "ablation-bits"]
+NAMES += ["prune-vs-quant", "cola-recipes", "dp-vs-pipeline", "two-machines", "unet-memory"]
 NAMES += ["amoebanet-memory", "unet-speed", "amoebanet-speed", "resnet-speed", "unet-timeline", "transparency"]
+NAMES += [f"short-{name}" for name in ("cifar10", "cifar100", "food101", "scratch", "cola")]
 # All rows of two tables, and of the others one of each kind.
 ROWS = {
     "sortquant-cifar10": "*",
@@ -46,6 +51,9 @@ ROWS = {
     "sortquant-rte": "none,sort3+1",
     "sortquant-cola": "none,power16,had2,linear150,linear75-had4,none-linear50",
     "ablation-bits": "cifar10-none,*-sort3+1,cifar10-uniform8,rte-none,rte-uniform4",
+    "sortquant-cifar10-small": "none,one-none,momentum-sort6+2",
+    "sortquant-cifar10-mean": "none,sort6+2",
+    "bottlenecks-cifar10": "*",
     "prune-vs-quant": "none,topk0.1,downsample2,topk0.2-uniform8",
     "cola-recipes": "*",
 }
@@ -92,7 +100,7 @@ def test_a_table_has_its_rows_with_the_documents_figures_beside_them(name, train
     assert len(names) == len(set(names)) == len(said["rows"]) and not said["skipped"]
     for line, entries in zip(said["table"], said["rows"], strict=True):
         row = row_of(name, line["row"])
-        assert (line["codec, cut 1"], line["codec, cut 2"]) == row.codecs and line["cut"] == "documents"
+        assert (line["codec, cut 1"], line["codec, cut 2"]) == row.codecs and line["cut"] == row.cut
         theirs = row.published
         assert line["published"].startswith("-" if theirs.value is None else f"{100 * theirs.value:.2f}")
         assert line["ratio"] == f"{entries['ratio']:.4g}" and line["cut 2"] == f"{entries['ratio_cut_2']:.4g}"
@@ -154,11 +162,11 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("name", ["sortquant-cifar10", "sortquant-cola"])
+@pytest.mark.parametrize("name", ["bottlenecks-cifar10", "sortquant-cola"])
 def test_the_bytes_of_bottlenecks_are_counted_against_the_tensors_before_them(name, trained):
     said, _ = trained(name)
     narrowed = [entries for entries in said["rows"] if "bottleneck" in entries["settings"]["recipe"]]
-    assert len(narrowed) == (13 if name == "sortquant-cifar10" else 3)
+    assert len(narrowed) == (13 if name == "bottlenecks-cifar10" else 3)
     for entries in narrowed:
         row, codec = entries["row"].removesuffix("-seed0"), entries["settings"]["codec"]
         bits = BITS[codec]
@@ -169,14 +177,14 @@ def test_the_bytes_of_bottlenecks_are_counted_against_the_tensors_before_them(na
 
 
 def test_a_row_says_whether_its_bottlenecks_were_fitted_and_where_a_table_has_none_nothing_is_said(trained):
-    said, _ = trained("sortquant-cifar10")
+    said, _ = trained("bottlenecks-cifar10")
     shown = {line["row"]: line["bottlenecks"] for line in said["table"]}
-    assert shown["none"] == shown["had4"] == "none" and shown["conv20k4s4-conv320"] == "conv:10k2s2/conv:16"
+    assert shown["none"] == "none" and shown["conv20k4s4-conv320"] == "conv:10k2s2/conv:16"
     assert shown["conv20k4s4-conv320-unfitted"] == "conv:10k2s2/conv:16, not fitted"
     recipes = {entries["row"]: entries["settings"]["recipe"] for entries in said["rows"]}
     assert recipes["conv20k4s4-conv320-seed0"]["bottleneck_fit"] > 0
     assert recipes["conv20k4s4-conv320-unfitted-seed0"]["bottleneck_fit"] == 0
-    assert not [key for key in recipes["had4-seed0"] if key.startswith("bottleneck")]
+    assert not [key for key in recipes["none-seed0"] if key.startswith("bottleneck")]
     assert "bottlenecks" not in trained("sortquant-cifar100")[0]["table"][0]
 
 
@@ -215,7 +223,8 @@ def test_something_is_learned_even_so(name, trained):
 @pytest.mark.parametrize("name", ROWS)
 def test_the_documents_plots_are_drawn(name, trained):
     said, output = trained(name)
-    works = 2 if name == "ablation-bits" else 1
+    table = TABLES[name]
+    works = 1 if table.by_epoch else len(table.works)
     assert len(said["pictures"]) == works
     for path in said["pictures"]:
         assert f"drawn in {path}" in output
@@ -224,7 +233,8 @@ def test_the_documents_plots_are_drawn(name, trained):
         assert "stand-in: " in root.find(f"{SVG}desc").text
         drawn, legend = root.findall(f"{SVG}polyline"), [text.text for text in root.findall(f"{SVG}text")]
         dashed = [line for line in drawn if line.get("stroke-dasharray")]
-        assert len(dashed) == sum(", published" in text for text in legend) > 0
+        assert len(dashed) == sum(", published" in text for text in legend)
+        assert bool(dashed) == any(row.published.value is not None for row in table.rows)
         assert len(drawn) > len(dashed)
 
 
@@ -404,7 +414,7 @@ def test_every_table_is_under_the_verb_and_those_of_the_benches_are_the_same_com
 def test_the_list_tells_what_a_table_needs_and_whether_its_time_was_measured():
     output = " ".join(re.sub(r"[│┃]", " ", reproduce("--list").output).split())
     assert all(name in output for name in NAMES)
-    assert all("estimated" in entry.time or "with a GPU and 16 cores" in entry.time for entry in ENTRIES)
+    assert all(re.search("estimated|H200|[0-9] cores", entry.time) for entry in ENTRIES)
 
 
 def test_a_table_that_there_is_not_is_answered_with_the_nearest():
@@ -417,7 +427,7 @@ def test_a_table_that_there_is_not_is_answered_with_the_nearest():
     [
         (("--rows", "zip*"), "no row matches 'zip*'; there are none, sort12+4"),
         (("--seeds", "one"), "--seeds are whole numbers, as 0,1,2; got 'one'"),
-        (("--cut", "middle"), "there is no cut 'middle'; use documents, pooled, after-relu or both"),
+        (("--cut", "middle"), "sortquant-cifar10 has no cut 'middle'; use after-relu, before-relu, pooled"),
         (("--device", "abacus"), "there is no device 'abacus'"),
         (("--data-dir", "."), "--tiny has data and models of its own"),
         (("--set", "momentm=1"), "a recipe has no field 'momentm'; did you mean momentum?"),
@@ -451,11 +461,11 @@ def test_a_table_that_is_wider_than_the_screen_is_cut_between_columns(width):
 
 
 def test_our_own_cut_is_a_row_of_its_own_without_figures_of_theirs(tmp_path):
-    words = ("sortquant-cifar10", "--tiny", "--rows", "none*", "--cut", "both", "--epochs", 1)
+    words = ("sortquant-cifar10", "--tiny", "--rows", "none*", "--cut", "after-relu,pooled", "--epochs", 1)
     said = said_by(reproduce(*words, "--output", tmp_path, "--json"))
     assert [(line["row"], line["published"]) for line in said["table"]] == [("none", "95.87"), ("none-pooled", "-")]
-    documents, pooled = (row["bytes_per_sample"] for row in said["rows"])
-    assert documents == pytest.approx(2 * 4 * (16 * 64 + 64 * 16)) and pooled == pytest.approx(2 * 4 * (16 * 64 + 64))
+    unpooled, pooled = (row["bytes_per_sample"] for row in said["rows"])
+    assert unpooled == pytest.approx(2 * 4 * (16 * 64 + 64 * 16)) and pooled == pytest.approx(2 * 4 * (16 * 64 + 64))
 
 
 # -- the documents' figures, as their tables print them --------------------------------------------------------------
@@ -471,7 +481,7 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_figures_are_the_documents(name):
-    rows = {row.codec: row for row in TABLES[name].rows if row.learned is None}
+    rows = {row.codec: row for row in TABLES[name].rows if row.learned is None and not row.work.prefix}
     for codec, percent in PRINTED[name].items():
         assert rows[codec].published.value == pytest.approx(percent / 100)
         bits = 32 if codec == NONE else sum(map(int, re.findall(r"\d+", codec)))
@@ -481,19 +491,19 @@ def test_the_figures_are_the_documents(name):
 
 def test_rows_are_trained_as_the_documents_did():
     expected = {
-        "sortquant-cifar10": (256, 8, 40, 0.01),
+        "sortquant-cifar10": (256, 8, 40, 0.08),
         "sortquant-rte": (32, 4, 20, 2e-5),
         "sortquant-cola": (32, 4, 20, 2e-5),
         "prune-vs-quant": (1024, 4, 200, 0.4),
     }
     for name, numbers in expected.items():
-        (work,) = TABLES[name].works
-        recipe = resolved(work.recipe, {**work.changes, "cut": "documents"})
+        work = TABLES[name].works[0]
+        recipe = resolved(work.recipe, {**work.changes, "cut": work.cuts[0]})
         assert (recipe.batch, recipe.chunks, recipe.epochs, recipe.lr) == numbers
 
 
 def test_the_figures_of_bottlenecks_are_the_documents():
-    figures = {row.name: row.published for row in TABLES["sortquant-cifar10"].rows if row.learned is not None}
+    figures = {row.name: row.published for row in TABLES["bottlenecks-cifar10"].rows if row.learned is not None}
     printed = {"conv20k3s3-conv360": (0.9601, 0.097), "conv20k4s4-conv320": (0.9587, 0.070)}
     printed["conv32k4s4+16-conv360+100"] = (0.9570, 0.038)
     assert {name: (said.value, said.ratio) for name, said in figures.items() if said.value is not None} == printed
@@ -503,10 +513,23 @@ def test_the_figures_of_bottlenecks_are_the_documents():
     assert {"linear:384", "linear:150", "linear:192", "linear:75"} <= texts.keys()
 
 
+def test_short_trainings_are_trained_again_as_they_were_recorded():
+    results, nothing = Path(__file__).parents[2] / "results", dict.fromkeys(("epochs", "chunks", "data_dir", "encoder"))
+    asked = Ask(rows=(), seeds=(), changes={}, device="cpu", compile=False, tiny=False, **nothing)
+    found = 0
+    for table in (table for name, table in TABLES.items() if name.startswith("short-") and name != "short-cola"):
+        rows = {row.name: row for row in table.cut_at()}
+        for record in records_in(table, results):
+            job = Job.of(table, rows[record.settings["row"]], record.settings["seed"], asked, None)
+            assert recorded(job, results) == record, "a record of other settings would be refused"
+            found += 1
+    assert found == 104
+
+
 def test_every_row_of_a_table_has_a_name_of_its_own():
     for table in TABLES.values():
-        learned = sum(row.learned is not None for row in table.rows)
-        assert len({row.name for row in table.cut_at(CUTS)}) == 2 * len(table.rows) - learned
+        rows = sum(1 if row.learned is not None else len(row.work.cuts) for row in table.rows)
+        assert len(table.cut_at()) == len({row.name for row in table.cut_at()}) == rows
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def step(spec: str, *, device: str, dtype: torch.dtype, compiled: bool = False, 
     network = NETWORKS["mobilenet_v2_32px"]
     # Dropout draws what a device draws, and would hide everything else.
     model = built(lambda: network.make(10, 0.0), 0).to(dtype)
-    names, cut = [name for name, _ in model.named_children()], network.cuts["documents"]
+    names, cut = [name for name, _ in model.named_children()], network.cuts["before-relu"]
     first, second = names.index(cut.middle), names.index(cut.last)
     balance, codec = [first, second - first, len(names) - second], None if spec == "none" else spec
     pipe = Pipe(model, balance, devices=[device] * 3, chunks=CHUNKS, checkpoint="never", codec=codec, grad_codec=codec)
@@ -116,7 +116,7 @@ def crossing(dtype: torch.dtype) -> tuple[tuple[str, Tensor, Tensor], ...]:
     """Makes what crosses both cuts in a step without a codec: for each the activation and its gradient."""
     network = NETWORKS["mobilenet_v2_32px"]
     model = built(lambda: network.make(10, 0.0), 0)
-    cut, found = network.cuts["documents"], dict[str, Tensor]()
+    cut, found = network.cuts["before-relu"], dict[str, Tensor]()
 
     def keep(name: str, x: Tensor) -> None:
         x.retain_grad()

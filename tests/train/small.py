@@ -9,7 +9,7 @@ from thinpipe.train.networks import NETWORKS
 from thinpipe.train.recipes import RECIPES
 
 TEXTS = ("rte", "cola", "cola-fairseq", "cola-lora")
-WEIGHTS = "mobilenet_v2_imagenet.safetensors"
+WEIGHTS = "mobilenet_v2_torchvision_v1.safetensors"
 
 
 def small(name, **changes):
@@ -21,6 +21,7 @@ def small(name, **changes):
         said = {"model": "tiny", "max_length": 24, "batch": 4, "limit": 10, "epochs": 2, "precision": "float32"}
     elif name != "digits":
         said = {"pixels": 32, "batch": 4, "limit": 10, "epochs": 2, "precision": "float32", "chunks": 1}
+        said |= {"pool": "mean", "last_batch": "keep"}
     return resolved(name, {**said, **changes})
 
 

@@ -21,7 +21,7 @@ from train.small import small
 from train.test_ways_ranks import trained
 
 TEXT = "conv:10k2s2/conv:16"
-DOCUMENTS = ("--stages", 3, "--cut", "documents", "--bottleneck", TEXT)
+UNPOOLED = ("--stages", 3, "--cut", "unpooled", "--bottleneck", TEXT)
 BEFORE = 64 * 16 * 8 * 8 * 4
 """Bytes of a batch's activations at either cut: 16 maps of 8 x 8, and 64 of 4 x 4."""
 LEFT = (BEFORE * 10 // 64, BEFORE * 16 // 64)
@@ -58,7 +58,7 @@ def numbers(path):
 def whole(tmp_path_factory):
     """A run of two epochs that nobody interrupts."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    run("--epochs", 2, *DOCUMENTS, "--codec", "had:4", "--chunks", 2, "--run", path)
+    run("--epochs", 2, *UNPOOLED, "--codec", "had:4", "--chunks", 2, "--run", path)
     return path
 
 
@@ -71,7 +71,7 @@ def test_it_learns_and_the_log_has_the_bytes_that_cross(whole):
 
 
 def test_a_run_that_goes_on_is_not_fitted_again_and_ends_as_if_it_had_not_stopped(whole, tmp_path):
-    run("--epochs", 1, *DOCUMENTS, "--codec", "had:4", "--chunks", 2, "--run", tmp_path / "run")
+    run("--epochs", 1, *UNPOOLED, "--codec", "had:4", "--chunks", 2, "--run", tmp_path / "run")
     fitted = tmp_path / "run" / "bottleneck.safetensors"
     fitted.unlink()
     run("--epochs", 2, "--resume", "--run", tmp_path / "run")
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_is_not_fitted_again_and_ends_as_if_it_had_not_stoppe
 
 
 def test_a_dry_run_promises_the_bytes_of_a_step_and_tells_those_before_bottlenecks(whole):
-    words = (*DOCUMENTS, "--codec", "had:4", "--chunks", 2, "--dry-run")
+    words = (*UNPOOLED, "--codec", "had:4", "--chunks", 2, "--dry-run")
     assert "before bottlenecks" in run(*words) and "before bottlenecks" not in run("--stages", 3, "--dry-run")
     cuts = json.loads(run(*words, "--json").splitlines()[-1])["plan"]["cuts"]
     cost = steps_of(whole)[0].cost
@@ -89,7 +89,7 @@ def test_a_dry_run_promises_the_bytes_of_a_step_and_tells_those_before_bottlenec
 
 
 def test_traffic_is_told_with_the_sizes_of_the_tensors_before_bottlenecks(tmp_path):
-    recipe = resolved("digits", {"cut": "documents", "bottleneck": TEXT, "chunks": 2})
+    recipe = resolved("digits", {"cut": "unpooled", "bottleneck": TEXT, "chunks": 2})
     trainer = InProcess(recipe, stages_of(recipe), folder=tmp_path, every=9, devices=["cpu"] * 3)
     inputs, targets = data(recipe).batch(0)
     trainer.step(inputs, targets)
@@ -104,7 +104,7 @@ def test_traffic_is_told_with_the_sizes_of_the_tensors_before_bottlenecks(tmp_pa
 
 
 def test_a_fit_moves_nothing_but_bottlenecks_and_sees_what_training_will(tmp_path):
-    recipe = resolved("digits", {"cut": "documents", "bottleneck": TEXT, "bottleneck_fit": 1})
+    recipe = resolved("digits", {"cut": "unpooled", "bottleneck": TEXT, "bottleneck_fit": 1})
     samples, stages = data(recipe), stages_of(recipe)
     inputs, _ = samples.batch(0)
     before = {name: tensor.clone() for stage in stages for name, tensor in stage.state_dict().items()}
@@ -124,15 +124,15 @@ def test_a_fit_moves_nothing_but_bottlenecks_and_sees_what_training_will(tmp_pat
 
 
 def test_a_file_of_a_fit_begins_another_run_as_the_fit_would(whole, tmp_path):
-    run("--epochs", 0, *DOCUMENTS, "--run", tmp_path / "fit")
+    run("--epochs", 0, *UNPOOLED, "--run", tmp_path / "fit")
     file = tmp_path / "fit" / "bottleneck.safetensors"
     words = ("--codec", "had:4", "--chunks", 2, "--set", f"bottleneck_file={file}", "--run", tmp_path / "run")
-    run("--epochs", 2, *DOCUMENTS, *words)
+    run("--epochs", 2, *UNPOOLED, *words)
     assert numbers(tmp_path / "run") == numbers(whole) and not (tmp_path / "run" / file.name).exists()
 
 
 def test_without_a_fit_nothing_is_kept_and_the_losses_are_others(whole, tmp_path):
-    run("--epochs", 1, *DOCUMENTS, "--chunks", 2, "--set", "bottleneck_fit=0", "--run", tmp_path / "run")
+    run("--epochs", 1, *UNPOOLED, "--chunks", 2, "--set", "bottleneck_fit=0", "--run", tmp_path / "run")
     assert not (tmp_path / "run" / "bottleneck.safetensors").exists()
     assert steps_of(tmp_path / "run")[0].loss != steps_of(whole)[0].loss
 
@@ -185,7 +185,7 @@ def test_fewer_tokens_are_for_texts_of_one_length():
     verify_bottlenecks(small("cola", bottleneck="none/linear:8+s9", padding="full"), Way.IN_PROCESS)
 
 
-FIELDS = {"epochs": 1, "batch": 240, "chunks": 2, "cut": "documents", "bottleneck": TEXT}
+FIELDS = {"epochs": 1, "batch": 240, "chunks": 2, "cut": "unpooled", "bottleneck": TEXT}
 DECAYING = {**FIELDS, "cut": "pooled", "bottleneck": "none/linear:64,decay=0.5@2..4"}
 CASES = [
     {"run": "ranks", "fields": FIELDS, "settings": {"map": "0,1,0"}},
@@ -215,7 +215,7 @@ def test_a_server_has_the_losses_of_one_process(fitted, whole, tmp_path):
 
     file = whole / "bottleneck.safetensors"
     begins = f"bottleneck_file={file}" if fitted else "bottleneck_fit=0"
-    words = ("--epochs", 1, "--cut", "documents", "--bottleneck", TEXT, "--chunks", 2, "--set", begins)
+    words = ("--epochs", 1, "--cut", "unpooled", "--bottleneck", TEXT, "--chunks", 2, "--set", begins)
     run(*words, "--stages", 3, "--run", tmp_path / "here")
     with Server(Offers(["digits"], files=[file]), listen="127.0.0.1:0", device="cpu") as server:
         address = server.address.removeprefix("tcp://")
@@ -225,10 +225,10 @@ def test_a_server_has_the_losses_of_one_process(fitted, whole, tmp_path):
 
 
 def test_a_server_is_told_the_bottlenecks_and_the_digest_of_their_file(whole):
-    changes = {"cut": "documents", "bottleneck": "conv:16k2s2+8/conv:16", "bottleneck_fit": 0}
-    assert offer_name(resolved("digits", changes)) == "digits?cut=documents&bottleneck=conv:16k2s2%2B8/conv:16"
+    changes = {"cut": "unpooled", "bottleneck": "conv:16k2s2+8/conv:16", "bottleneck_fit": 0}
+    assert offer_name(resolved("digits", changes)) == "digits?cut=unpooled&bottleneck=conv:16k2s2%2B8/conv:16"
     file = whole / "bottleneck.safetensors"
-    recipe = resolved("digits", {"cut": "documents", "bottleneck": TEXT, "bottleneck_file": str(file)})
+    recipe = resolved("digits", {"cut": "unpooled", "bottleneck": TEXT, "bottleneck_file": str(file)})
     name = offer_name(recipe)
     assert str(file) not in name and "bottleneck_file=digest:" in name
     read = read_offer(name, [file])
@@ -252,7 +252,7 @@ def test_a_server_is_told_the_bottlenecks_and_the_digest_of_their_file(whole):
 )
 def test_a_bottleneck_that_cannot_be_lent_is_explained(query, said):
     with pytest.raises(KeyError, match=said):
-        Offers()[f"digits?cut=documents&{query}"]
+        Offers()[f"digits?cut=unpooled&{query}"]
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_a_bottleneck_that_cannot_be_lent_is_explained(query, said):
         (("--connect", "a:1", "--bottleneck", "linear:9,decay=0.5@2..4"), "with a server a rank stays as it is"),
         (("--stages", 3, "--set", "bottleneck_file=nowhere"), "there is no file 'nowhere' of bottlenecks"),
         (("--stages", 3, "--set", f"bottleneck_file={__file__}"), "there are none; add --bottleneck"),
-        ((*DOCUMENTS, "--set", f"bottleneck_file={__file__}"), "cannot be read as safetensors"),
-        ((*DOCUMENTS[:-1], "conv:9", "--set", "bottleneck_file={file}"), "do not fit conv:9"),
+        ((*UNPOOLED, "--set", f"bottleneck_file={__file__}"), "cannot be read as safetensors"),
+        ((*UNPOOLED[:-1], "conv:9", "--set", "bottleneck_file={file}"), "do not fit conv:9"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])

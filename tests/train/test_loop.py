@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 import thinpipe.train.loop as loop_module
-from thinpipe.train import data, parts, resolved
+from thinpipe.train import data, resolved
 from thinpipe.train.in_process import InProcess
 from thinpipe.train.local import Local
 from thinpipe.train.log import EvaluationLine, Origin, RunFolder, StepLine
 from thinpipe.train.loop import Loop
-from thinpipe.train.parts import stages_of
+from thinpipe.train.parts import loss, stages_of, whole
 from thinpipe.train.settings import Settings
 
 RECIPE = resolved("digits", {"epochs": 2, "batch": 200})
@@ -66,13 +67,13 @@ class Seen:
         assert self.began[-1] == line.epoch
 
 
-def trained(path, trainer, *, stop_after=None):
+def trained(path, trainer, *, recipe=RECIPE, stop_after=None):
     folder, seen = RunFolder(path), Seen()
-    folder.begin(Origin.now(RECIPE, Settings()))
+    folder.begin(Origin.now(recipe, Settings()))
     loop = Loop(
-        recipe=RECIPE,
-        data=data(RECIPE),
-        loss_fn=parts(RECIPE).loss_fn,
+        recipe=recipe,
+        data=data(recipe),
+        loss_fn=loss,
         log=folder.log(trainer.committed),
         watcher=seen,
         stopped=lambda: stop_after is not None and len(seen.steps) >= stop_after,
@@ -95,6 +96,18 @@ def test_steps_that_are_taken_back_are_taken_again_with_the_same_samples(after, 
     assert done and len(seen.steps) > 16
     assert said(folder) == said(whole)
     assert [step for step, _ in said(folder)[0]] == list(range(16)) and [x[0] for x in said(folder)[1]] == [8, 16]
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-3], ids=["unclipped", "clipped"])
+def test_the_norm_of_all_gradients_is_logged_as_it_was_before_any_clipping(clip, tmp_path):
+    recipe = resolved("digits", {"epochs": 1, "batch": 200, "clip": clip})
+    model, (inputs, targets) = whole(recipe), data(recipe).batch(0)
+    loss(model(inputs), targets).backward()
+    norm = float(torch.nn.utils.get_total_norm([each.grad for each in model.parameters()]))
+    trainer = Local(recipe, folder=tmp_path / "states", every=None, device="cpu")
+    _, _, folder = trained(tmp_path / "run", trainer, recipe=recipe, stop_after=1)
+    (line,) = (line for line in folder.lines() if isinstance(line, StepLine))
+    assert line.grad_norm == pytest.approx(norm, rel=1e-4)
 
 
 def test_a_loop_that_is_stopped_saves_the_step_that_it_finished(tmp_path):
@@ -130,13 +143,15 @@ def test_the_loss_of_a_step_may_be_read_when_the_next_one_is_queued_and_the_log_
         loop = Loop(
             recipe=LASTING,
             data=data(LASTING),
-            loss_fn=parts(LASTING).loss_fn,
+            loss_fn=loss,
             log=folder.log(0),
             watcher=seen,
             stopped=lambda seen=seen: len(seen.steps) >= 12,
         )
         assert not loop.run(seen.trainer)
-        logs.append(said(folder)[0][:12])
+        logs.append(
+            [(line.step, line.loss, line.grad_norm) for line in folder.lines() if isinstance(line, StepLine)][:12]
+        )
         behind.append(seen.behind)
         assert sum(line.seconds for line in folder.lines() if isinstance(line, StepLine)) > 0
     assert logs[0] == logs[1]

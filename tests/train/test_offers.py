@@ -28,7 +28,7 @@ def nothing():
 @given(
     lr=st.floats(0, 1e6),
     seed=st.integers(0, 2**62),
-    cut=st.sampled_from(["pooled", "documents"]),
+    cut=st.sampled_from(["pooled", "unpooled"]),
     batch=st.integers(1, 100),
 )
 def test_a_server_reads_of_a_name_what_the_client_trains(lr, seed, cut, batch):
@@ -40,7 +40,7 @@ def test_a_server_reads_of_a_name_what_the_client_trains(lr, seed, cut, batch):
 def test_a_recipe_as_it_is_has_its_own_name_and_what_is_the_clients_alone_is_not_told():
     assert offer_name(resolved("digits")) == "digits"
     assert offer_name(resolved("digits", {"batch": 3, "epochs": 1, "chunks": 2})) == "digits"
-    assert offer_name(resolved("digits", {"lr": 0.05, "cut": "documents"})) == "digits?cut=documents&lr=0.05"
+    assert offer_name(resolved("digits", {"lr": 0.05, "cut": "unpooled"})) == "digits?cut=unpooled&lr=0.05"
 
 
 @pytest.mark.parametrize(

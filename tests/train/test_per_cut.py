@@ -34,7 +34,7 @@ def test_one_codec_is_for_all_cuts_and_several_are_one_for_each():
 
 
 def test_each_cut_of_a_run_packs_by_its_own(tmp_path):
-    recipe = resolved("digits", {"cut": "documents"})
+    recipe = resolved("digits", {"cut": "unpooled"})
     settings = Settings(stages=3, codec="uniform:8/uniform:4", grad_codec="none/uniform:8").verify()
     trainer = trainer_of(recipe, settings, data=None, folder=tmp_path, stop=None, here=None, trace=None)
     trainer.step(*data(recipe).batch(0))

@@ -72,8 +72,8 @@ def test_a_run_of_the_first_version_is_still_read():
         ({"batch": 0}, "batch is a number from 1"),
         ({"pixels": 10**9}, "pixels is a number from 0 to 1024"),
         ({"pixels": 9}, "images of digits have 8 pixels a side, got 9"),
-        ({"cut": "nowhere"}, "digits has no cut 'nowhere'; there are pooled, documents"),
-        ({"cut": "document"}, "digits has no cut 'document'; did you mean documents"),
+        ({"cut": "nowhere"}, "digits has no cut 'nowhere'; there are pooled, unpooled"),
+        ({"cut": "unpool"}, "digits has no cut 'unpool'; did you mean unpooled"),
         ({"colour": 1}, "no field 'colour'"),
         ({"momentun": 1}, "no field 'momentun'; did you mean momentum"),
         ({"optimizer": "adam"}, "optimizer cannot be 'adam'; did you mean adamw"),
@@ -211,7 +211,7 @@ def test_the_conditions_are_those_of_the_documents():
 
 
 def test_from_scratch_at_32_pixels_the_last_map_is_of_4_by_4():
-    recipe = small("cifar10-scratch", cut="documents")
+    recipe = small("cifar10-scratch", cut="before-relu")
     arriving = middle_example(recipe)
     assert arriving.shape == (1, 32, 32, 32)
     with torch.no_grad():
@@ -240,7 +240,7 @@ def test_weights_that_are_not_there_or_not_the_networks_are_explained(files, tmp
 
 
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2_32px"])
-@pytest.mark.parametrize("cut", ["pooled", "documents", "two-and-two", "even"])
+@pytest.mark.parametrize("cut", ["after-relu", "before-relu", "pooled", "two-and-two", "even"])
 def test_every_network_has_the_same_cuts(model, cut):
     three = parts(small("cifar10-scratch", model=model, cut=cut))
     assert all(list(part.children()) for part in (three.first, three.middle, three.last))
@@ -248,29 +248,45 @@ def test_every_network_has_the_same_cuts(model, cut):
 
 def test_at_224_pixels_the_pooled_cut_sends_49_times_fewer_numbers_and_the_first_is_as_documented():
     shapes = {}
-    for cut in ("documents", "pooled"):
+    for cut in ("before-relu", "pooled"):
         recipe = resolved("two-machines", {"cut": cut})
         arriving = middle_example(recipe)
         assert arriving.shape == (1, 32, 112, 112)
         with torch.no_grad():
             shapes[cut] = parts(recipe).middle.eval()(arriving).shape
-    assert shapes == {"documents": (1, 1280, 7, 7), "pooled": (1, 1280)}
-    assert shapes["documents"].numel() == 49 * shapes["pooled"].numel()
+    assert shapes == {"before-relu": (1, 1280, 7, 7), "pooled": (1, 1280)}
+    assert shapes["before-relu"].numel() == 49 * shapes["pooled"].numel()
 
 
-@pytest.mark.parametrize("name", ["digits", "two-machines"])
-def test_a_cut_after_the_pooling_computes_what_one_before_it_does(name):
+@pytest.mark.parametrize(("name", "unpooled"), [("digits", "unpooled"), ("two-machines", "before-relu")])
+def test_a_cut_after_the_pooling_computes_what_one_before_it_does(name, unpooled):
     given = (
         torch.randn(2, *middle_example(resolved("digits")).shape[1:])
         if name == "digits"
         else torch.randn(2, 32, 32, 32)
     )
     found = []
-    for cut in ("documents", "pooled"):
+    for cut in (unpooled, "pooled"):
         three = parts(resolved(name, {"cut": cut, "seed": 3}))
         torch.manual_seed(0)
         found.append(three.last.eval()(three.middle.eval()(given)))
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_epipes_pooling_looks_at_one_corner_of_the_last_map_and_at_what_is_above_zero():
+    last = parts(resolved("cifar10-finetune", {"weights": "none", "dropout": 0.0})).last
+    arriving = torch.randn(2, 1280, 7, 7, requires_grad=True)
+    corner = arriving.detach().clamp(min=0)[:, :, :4, :4].mean((2, 3))
+    torch.testing.assert_close(last(arriving), nn.functional.linear(corner, *last.parameters()))
+    last(arriving).sum().backward()
+    reached = arriving.grad.abs().sum((0, 1)) > 0
+    assert reached[:4, :4].all() and reached.sum() == 16, "33 of 49 places get no gradient"
+
+
+@pytest.mark.parametrize("changes", [{"pixels": 64}, {"pixels": 256}, {"model": "resnet18"}], ids=str)
+def test_epipes_pooling_is_refused_where_the_last_map_has_another_size(changes):
+    with pytest.raises(RecipeError, match=r"images of 97 to 224 pixels, got .*; use pool=mean"):
+        whole(resolved("cifar10-finetune", {"weights": "none", **changes}))
 
 
 def test_the_digits_are_learned_in_seconds():

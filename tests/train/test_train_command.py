@@ -111,7 +111,7 @@ def test_a_finished_run_is_not_trained_again(uninterrupted):
     ("words", "said"),
     [
         (["digit"], "did you mean digits?"),
-        (["digits", "--cut", "nowhere"], "there are pooled, documents"),
+        (["digits", "--cut", "nowhere"], "there are pooled, unpooled"),
         (["digits", "--codec", "had:4"], "add --connect"),
         (["digits", "--connect", "a:1", "--codec", "bloc:4"], "bloc"),
         (["digits", "--trace", "x.json"], "--trace shows both sides"),

@@ -103,6 +103,6 @@ def heap_sheet(records: Sequence[Record]) -> Sheet:
         bars[record.row] = {"speed-up": found["speedup"]}
     notes = [
         "A step of MobileNetV2 for images of 32 pixels, in one micro-batch, float32, channels_last; the "
-        "cuts are `documents`. Medians over rounds, in each of which both processes take a step."
+        "cuts are `before-relu`. Medians over rounds, in each of which both processes take a step."
     ]
     return Sheet("Memory that is kept", heads, lines, notes + notes_of(records), "speed-up by keeping memory", bars)

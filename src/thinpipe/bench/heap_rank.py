@@ -19,7 +19,7 @@ from thinpipe.runtime.heap import keep_memory
 from thinpipe.runtime.pipe import Pipe
 from thinpipe.train.networks import NETWORKS
 
-_NETWORK, _CUT, _PIXELS, _CLASSES = "mobilenet_v2_32px", "documents", 32, 10
+_NETWORK, _CUT, _PIXELS, _CLASSES = "mobilenet_v2_32px", "before-relu", 32, 10
 _KIB = 1024
 
 
@@ -30,7 +30,7 @@ class Work:
     Args:
         kept: whether it keeps its memory.
         batch: images of a step.
-        codec: packs what crosses the two cuts of the documents, both ways (None: nothing is cut).
+        codec: packs what crosses the two cuts, both ways (None: nothing is cut).
         seed: of weights and data.
     """
 

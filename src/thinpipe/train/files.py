@@ -2,7 +2,7 @@
 
 A recipe names them by a path, or as they are called in a folder of data sets::
 
-    DIR/weights/mobilenet_v2_imagenet.safetensors      weights = "mobilenet_v2_imagenet.safetensors"
+    DIR/weights/mobilenet_v2_torchvision_v1.safetensors      weights = "mobilenet_v2_torchvision_v1.safetensors"
     DIR/models/roberta-base/config.json, ...           model = "roberta-base"
     DIR/bottlenecks/fitted.safetensors                 bottleneck_file = "fitted.safetensors"
 

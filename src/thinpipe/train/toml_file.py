@@ -5,7 +5,7 @@
     name = "cifar10-finetune"     # may be left out
     epochs = 10
     lr = 0.02
-    weights = "mobilenet_v2_imagenet.safetensors"
+    weights = "mobilenet_v2_torchvision_v1.safetensors"
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import typer
 
 from thinpipe.bench.page_command import Results
 from thinpipe.bench.record import RecordError
-from thinpipe.reproduce.page.write import NOTHING, PAGE, recorded, stale, write_page
+from thinpipe.reproduce.page.write import NOTHING, PAGES, recorded, stale, write_pages
 
 
 def page_command(
@@ -30,9 +30,9 @@ def page_command(
 
 
 def _write(results: Path, docs: Path) -> None:
-    if not recorded(results):
+    if not any(recorded(results, page) for page in PAGES):
         typer.echo(NOTHING)
-    for path in write_page(results, docs):
+    for path in write_pages(results, docs):
         typer.echo(f"wrote {path}")
 
 
@@ -42,4 +42,4 @@ def _check(results: Path, docs: Path) -> None:
         typer.echo(f"{path} is not what {results} gives; the same command without --check writes it", err=True)
     if old:
         raise typer.Exit(1)
-    typer.echo(f"{docs / PAGE} is current")
+    typer.echo(f"the pages in {docs} are current")

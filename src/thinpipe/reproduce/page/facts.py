@@ -31,15 +31,6 @@ def facts(table: Table, rows: Sequence[Shown]) -> Iterator[str]:
     yield from _by_row(rows, _versions)
 
 
-def trained_as_published(each: Shown) -> bool:
-    """Tells whether a record of a row has the published epochs, batch, micro-batches and learning rate."""
-    theirs = resolved(each.row.work.recipe, {**each.row.work.changes, "cut": each.row.cut}).to_json()
-    return any(
-        all(record.settings["recipe"][name] == theirs[name] for name in ("epochs", "batch", "chunks", "lr"))
-        for record in each.records
-    )
-
-
 def commands(rows: Sequence[Shown]) -> Iterator[str]:
     """Lists the commands that made the records, where they ran, and the rows of each."""
     runs = runs_of([record for each in rows for record in each.records])

@@ -16,6 +16,12 @@ _NEAR = 0.02
 _RATIOS = ("float32_ratio_cut_1", "float32_ratio_cut_2")
 
 
+_PUBLISHED: tuple[Column, ...] = (
+    ("published", lambda each: published(each.row.published)),
+    ("published ratio", lambda each: figure(each.row.published.ratio)),
+)
+
+
 def cells(rows: Sequence[Shown], results: Path) -> tuple[list[str], list[list[str]]]:
     """Makes a table: heads, and a line for each row. A column that would say nothing is left out.
 
@@ -41,8 +47,7 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
         ("seeds", lambda each: _seeds(each, results)),
         ("to none", lambda each: difference(each, rows)),
         *(_beside_a_correlation(rows) if measure == "mcc" else ()),
-        ("published", lambda each: published(each.row.published)),
-        ("published ratio", lambda each: figure(each.row.published.ratio)),
+        *(_PUBLISHED if any(each.row.published.value is not None for each in rows) else ()),
         ("kB a sample", _kilobytes),
     ]
 

@@ -36,6 +36,7 @@ def picture(table: Table, work: Work | None, records: Sequence[Record]) -> str:
         records: of any of its rows.
     """
     rows = [each for each in shown(table, records) if each.records and work in (None, each.row.work)]
+    rows = [each for each in rows if table.draws(each.row)]
     told = [row for row in table.rows if work in (None, row.work)]
     series = list(dict.fromkeys(row.series for row in told))
     title = table.title if work is None else f"{table.title}, {work.label}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from thinpipe.reproduce.training.ablation import ABLATION
 from thinpipe.reproduce.training.bottlenecks import CONV_ROWS
+from thinpipe.reproduce.training.looks import EPIPE, LOOKS
 from thinpipe.reproduce.training.prune import PRUNE_VS_QUANT
 from thinpipe.reproduce.training.sortquant import SORTQUANT
 from thinpipe.reproduce.training.table import POOLED, Published, Row, Table, Work
@@ -70,7 +71,7 @@ _COLA = replace(texts("CoLA", "cola", "mcc", COLA_SAMPLES, **_TEXT), cuts=("two-
 
 def _rows(work: Work, rows: Iterable[Row]) -> tuple[Row, ...]:
     """Lists rows with another work and nothing published, each once."""
-    own = (replace(row, work=work, published=Published()) for row in rows if row.work.prefix != "mean")
+    own = (replace(row, work=work, published=Published()) for row in rows)
     return tuple({row.name: row for row in own}.values())
 
 
@@ -88,6 +89,7 @@ def _table(work: Work, name: str, rows: tuple[Row, ...], how: str, needs: str) -
         needs=needs,
         time="H200, several rows at a time: 2 to 9 minutes a row; --tiny: 20 seconds",
         page=PAGE,
+        draws=lambda row: LOOKS[row.series].shape != EPIPE,
     )
 
 

@@ -9,7 +9,7 @@ A row's name is that of its file, less the seed::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -171,6 +171,7 @@ class Table:
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
         page: the page that shows it, without its ending.
+        draws: whether a row is in pictures and in the overview of the page (default: every row is).
     """
 
     name: str
@@ -182,6 +183,7 @@ class Table:
     time: str
     by_epoch: bool = False
     page: str = "results"
+    draws: Callable[[Row], bool] = lambda _: True
 
     @property
     def works(self) -> tuple[Work, ...]:

@@ -73,9 +73,7 @@ CIFAR10_SAMPLES, CIFAR100_SAMPLES, FOOD101_SAMPLES = (50_000, 10_000), (50_000, 
 RTE_SAMPLES, COLA_SAMPLES = (2_490, 277), (8_551, 1_043)
 
 CIFAR10 = images("CIFAR-10", "cifar10-finetune", CIFAR10_SAMPLES)
-CIFAR10_MEAN = replace(
-    images("CIFAR-10, mean of the whole last map", "cifar10-finetune", CIFAR10_SAMPLES, pool="mean"), prefix="mean"
-)
+CIFAR10_MEAN = images("CIFAR-10, mean of the last map", "cifar10-finetune", CIFAR10_SAMPLES, pool="mean")
 # Epipe trained its bottlenecks on four ranks with 64 images each, which four micro-batches are for BatchNorm.
 CONV_INSERT = images(
     "CIFAR-10, learned bottlenecks",

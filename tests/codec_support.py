@@ -28,8 +28,15 @@ VALUES = [
     "nf:4", "nf:4/10",
     "wave:0.1", "wave:2/8", "wave:6",
 ]  # fmt: skip
-SHAPES = ["topk:0.1", "topk:0.7", "topk:0.25,own", "downsample:2", "downsample:5", "power:2", "svd:2"]
-CHAINS = ["topk:0.1|uniform:8", "power:3|block:8", "svd:1|fp16", "downsample:2|sort:4", "topk:0.5|topk:0.5|block:4"]
+SHAPES = ["topk:0.1", "topk:0.7", "topk:0.25,own", "downsample:2", "downsample:5", "power:2", "power:2/3", "svd:2"]
+CHAINS = [
+    "topk:0.1|uniform:8",
+    "power:3|block:8",
+    "power:3/2|uniform:8",
+    "svd:1|fp16",
+    "downsample:2|sort:4",
+    "topk:0.5|topk:0.5|block:4",
+]
 LOSSLESS = ["none|zstd", "block:4|zstd", "topk:0.1|uniform:8|zstd", "power:2|zstd"]
 FEEDBACK = ["ef(block:4)", "ef(topk:0.1)", "ef(power:2|uniform:4)", "ef(sort:4|zstd)"]
 SPECS = [*VALUES, *SHAPES, *CHAINS, *LOSSLESS, *FEEDBACK]

@@ -18,6 +18,7 @@ CONFIGS = {
     "xlm-roberta": ("XLMRobertaConfig", {**SIZES, **WORDS, **LABELS}),
     "camembert": ("CamembertConfig", {**SIZES, **WORDS, **LABELS}),
     "distilbert": ("DistilBertConfig", {"dim": 8, "n_layers": 4, "n_heads": 2, "hidden_dim": 12, **WORDS, **LABELS}),
+    "mpnet": ("MPNetConfig", {**SIZES, **WORDS, **LABELS}),
     "vit": ("ViTConfig", {**SIZES, "image_size": 8, "patch_size": 4, "hidden_dropout_prob": 0.1, **LABELS}),
     "gpt2": (
         "GPT2Config",
@@ -40,6 +41,7 @@ PREFIX = {
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
     "distilbert": "DistilBert",
+    "mpnet": "MPNet",
     "vit": "ViT",
     "gpt2": "GPT2",
 }
@@ -48,6 +50,8 @@ HEADS = dict.fromkeys(PREFIX, "ForSequenceClassification") | {
     "gpt2": "LMHeadModel",
 }
 """The head with which each family is trained in the tests."""
+ATTENTION = {"mpnet": "eager"}
+"""Of families that have one kind of attention only."""
 
 
 def make(family, head=None, *, attention="sdpa", dtype=torch.float64):
@@ -58,7 +62,10 @@ def make(family, head=None, *, attention="sdpa", dtype=torch.float64):
         settings = {**settings, "num_labels": 2}  # where an answer begins, and where it ends
     config = getattr(transformers, name)(**settings)
     cls = getattr(transformers, PREFIX[family] + (HEADS[family] if head is None else head))
-    return cls._from_config(config, attn_implementation=attention).to(dtype).train()
+    model = cls._from_config(config, attn_implementation=ATTENTION.get(family, attention)).to(dtype).train()
+    if family == "mpnet":
+        model.base_model.encoder.relative_attention_bias.requires_grad_(False)  # as a cut asks for
+    return model
 
 
 def quiet(model):

@@ -7,29 +7,32 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from thinpipe.bench.data_parallel import results
+from thinpipe.bench.data_parallel import Plan, results
+from thinpipe.bench.data_parallel_command import _documents
 from thinpipe.bench.data_parallel_rank import Assignment
 from thinpipe.bench.data_parallel_replica import OPTIMIZERS
-from thinpipe.bench.data_parallel_sheet import data_parallel_sheet, documents_say
+from thinpipe.bench.data_parallel_sheet import data_parallel_sheet, documents_say, every_row
 from thinpipe.bench.data_parallel_source import Source
-from thinpipe.bench.documents import timed
+from thinpipe.bench.documents import TIMED, timed
 from thinpipe.bench.record import Record
 from thinpipe.bench.seating import Seating
-from thinpipe.bench.shapes import MOBILENET, ROBERTA, VGG, Shape
+from thinpipe.bench.shapes import MOBILENET, NAMES, ROBERTA, VGG, Shape
 from thinpipe.cli import app
+from thinpipe.models import mobilenet_v2, resnet101, vgg13
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
 def data_parallel(*words, fails=False):
-    result = CliRunner().invoke(app, ["bench", "data-parallel", *map(str, words)])
+    result = CliRunner().invoke(app, ["reproduce", "data-parallel", *map(str, words)])
     assert fails == (result.exit_code != 0), result.output
     return " ".join(result.output.replace("│", " ").split()) if fails else json.loads(result.stdout.splitlines()[-1])
 
 
 def test_the_command_takes_a_step_apart_and_records_it(tmp_path):
-    run = data_parallel("--tiny", "--models", VGG, "--rounds", 2, "--json", "--output", tmp_path)
-    record = Record.load(tmp_path / "data-parallel" / "vgg13-2.json")
+    words = ("--tiny", "--models", VGG, "--processes", 2, "--rounds", 2)
+    run = data_parallel(*words, "--json", "--output", tmp_path)
+    record = Record.load(tmp_path / "data-parallel" / "vgg13-2-b4-tiny.json")
     assert run["rows"][0]["samples"] == record.samples
     assert {len(seconds) for seconds in record.samples.values()} == {2}
     elements = sum(p.numel() for p in Shape.of(VGG, tiny=True).model().parameters())
@@ -37,8 +40,30 @@ def test_the_command_takes_a_step_apart_and_records_it(tmp_path):
     for name in OPTIMIZERS:
         assert all(record.results[f"{name}_{phase}_ms"] > 0 for phase in PHASES)
     lines = data_parallel_sheet([record]).lines
-    assert [line[:2] for line in lines] == [["vgg13-2", name] for name in OPTIMIZERS]
-    assert lines[0][-1] == "704, 64, 636"
+    assert [line[:3] for line in lines] == [["vgg13-2-b4-tiny", "4", name] for name in OPTIMIZERS]
+    assert lines[0][-3:] == ["636", "64", "704, 64"]
+    whole = every_row([record]).lines
+    not_run = [(line[0], line[2]) for line in whole if line[1] == "not run"]
+    others = [(f"{row.model}-{row.devices}", row.optimizer) for row in TIMED if (row.model, row.devices) != (VGG, 2)]
+    assert not_run == others and len(TIMED) == 14
+
+
+def test_without_a_number_of_processes_there_are_as_many_as_in_the_documents():
+    assert [(name, _documents(name)) for name in NAMES] == [(MOBILENET, [2, 3, 4]), (VGG, [2, 4]), (ROBERTA, [2, 3, 4])]
+
+
+def test_rows_of_other_batches_have_records_of_their_own():
+    plan = Plan(Shape.of(VGG), 2, 64)
+    others = [Plan(Shape.of(VGG), 2, 16), Plan(Shape.of(VGG), 2, 64, "cuda"), Plan(Shape.of(VGG), 2, 64, threads=4)]
+    assert plan.name == "vgg13-2-b64" and len({each.name for each in (plan, *others)}) == 4
+
+
+def test_the_parameters_that_are_told_are_those_of_the_models():
+    (told,) = (note for note in every_row([]).notes if "Millions of parameters" in note)
+    with torch.device("meta"):
+        models = [mobilenet_v2(10), vgg13(10), vgg13(1000), resnet101()]
+    for model in models:
+        assert f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}" in told.replace(",", "")
 
 
 def test_what_the_all_reduce_adds_is_the_median_of_differences_within_rounds():

@@ -1,7 +1,6 @@
 """The page is written from what commands recorded, and from nothing else."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,13 +9,12 @@ from typer.testing import CliRunner
 
 from thinpipe.bench.catalogue_page import fill_catalogue
 from thinpipe.bench.page import SECTIONS
+from thinpipe.bench.published_sheet import memory_sheet, speed_sheet
 from thinpipe.bench.record import Machine, Record
-from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY
-from thinpipe.bench.sheet import memory_sheet
+from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY, UNET_SPEED
 from thinpipe.bench.svg import bar_chart, line_chart
-from thinpipe.bench.versus_sheet import versus_sheet
 from thinpipe.cli import app
-from thinpipe.reproduce.two_machines.sheet import documents_sheet
+from thinpipe.reproduce.two_machines.sheet import published_sheet
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -32,17 +30,16 @@ def test_the_page_shows_what_was_recorded(tmp_path):
     shared = ("--tiny", "--devices", "cpu:4", "--output", results)
     run("unet-speed", *shared, "--rows", "baseline,pipeline-1", "--steps", 1, "--epochs", 2)
     run("unet-memory", *shared, "--rows", "pipeline-1")
-    run("amoebanet-speed", *shared, "--rows", "n2m4", "--rounds", 1)
     run("unet-timeline", *shared, "--steps", 1, "--epochs", 2)
     run("page", "--results", results, "--docs", docs)
     page = (docs / "benchmarks.md").read_text()
-    record = Record.load(results / "unet-speed" / "pipeline-1.json")
+    record = Record.load(results / "unet-speed" / "pipeline-1-tiny-2x1-cpu.json")
     assert f"{record.results['throughput']:.3f}" in page and "0.858x" in page
-    assert page.count("No results are recorded") == len(SECTIONS) - 4
+    assert page.count("No results are recorded") == len(SECTIONS) - 3
     for target in re.findall(r"\]\((?!https:)([^)]+)\)", page):
         assert (docs / target).exists(), target
     pictures = sorted(picture.name for picture in (docs / "img").iterdir())
-    assert pictures == ["amoebanet-speed-cores.svg", "unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
+    assert pictures == ["unet-memory.svg", "unet-speed.svg", "unet-timeline.svg"]
     for picture in (docs / "img").iterdir():
         root = ElementTree.parse(picture).getroot()
         assert root.find(f"{SVG}title").text and root.find(f"{SVG}desc").text
@@ -61,20 +58,13 @@ def recorded(bench):
     return [Record.load(path) for path in sorted((ROOT / "results" / bench).glob("*.json"))]
 
 
-def test_ratios_within_one_round_are_not_called_medians():
-    once = recorded("pipeline-vs-dp")
-    assert any("in one round, so a ratio has the noise of two" in note for note in versus_sheet(once).notes)
-    thrice = [replace(each, samples={name: times * 3 for name, times in each.samples.items()}) for each in once]
-    assert any("medians of ratios within 3 rounds" in note for note in versus_sheet(thrice).notes)
-
-
-def test_a_computation_that_took_longer_than_its_batch_is_called_rough():
+def test_a_computation_that_took_longer_than_its_batch_is_called_mismeasured():
     records = recorded("two-machines")
     wrong = [each for each in records if each.results["total_s"] < each.results["computation_s"]]
     right = [each for each in records if each not in wrong]
-    rough = f"longer than the whole batch of {len(wrong)} rows: it and the average are rough"
-    assert wrong and any(rough in note for note in documents_sheet(records).notes)
-    assert not any("rough" in note for note in documents_sheet(right).notes)
+    said = f"The computation of {len(wrong)} rows was mismeasured"
+    assert wrong and any(said in note for note in published_sheet(records).notes)
+    assert not any("mismeasured" in note for note in published_sheet(right).notes)
 
 
 def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():
@@ -83,8 +73,36 @@ def test_memory_that_was_published_otherwise_than_it_was_measured_is_said():
         for table in (UNET_MEMORY, AMOEBANET_MEMORY)
     }
     for notes in said.values():
-        assert "pipeline-8: all stages on one device" in notes and "expandable segments" in notes
-    assert ["the column has their sum" in notes for notes in said.values()] == [False, True]
+        assert "-expandable-one-gpu: all stages on one device" in notes and "expandable segments" in notes
+    table = memory_sheet(AMOEBANET_MEMORY, recorded("amoebanet-memory"))
+    shown = {line[0]: dict(zip(table.heads, line, strict=True)) for line in table.lines}
+    assert shown["pipeline-4"]["torchgpipe: activations"] == "6.91 GiB"
+    assert shown["pipeline-8-expandable-one-gpu"]["Huang et al.: parameters, model, activations"].startswith(
+        "1.8B, 24.62"
+    )
+
+
+def test_records_in_place_are_shown_as_such_and_beside_no_published_figure():
+    for table, sheet in ((UNET_MEMORY, memory_sheet), (UNET_SPEED, speed_sheet)):
+        shown = sheet(table, recorded(table.bench))
+        published = shown.heads.index("published")
+        for record in recorded(table.bench):
+            assert record.settings["in_place"] == ("-in-place" in record.row), record.row
+        of_ours = [line for line in shown.lines if "-in-place" in line[0]]
+        assert of_ours and {line[published] for line in of_ours} == {"-"}
+        assert any("each LeakyReLU overwrites its input" in note for note in shown.notes)
+
+
+def test_published_rows_of_which_nothing_is_recorded_are_shown(tmp_path):
+    run("page", "--results", tmp_path / "none", "--docs", tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    for row in (
+        "| pipeline-2 | 24, 128 | 4.99B | 2 x 32 |",
+        "| n8m32 | 18, 256 | - | 8 x 32 | 1280 |",
+        "| 4K | 22.13±0.09 |",
+    ):
+        assert row in page
+    assert "132.413 | 4.953x | 3.48x |" in page and "542M, 6.45GB, 8.11GB" in page
 
 
 def test_a_page_without_results_says_so(tmp_path):

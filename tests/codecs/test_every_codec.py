@@ -1,6 +1,8 @@
 """What holds for every codec: shapes, types, lengths, layouts, the same bytes every time, the same bits in place."""
 
 import copy
+from dataclasses import fields, replace
+from itertools import product
 
 import pytest
 import torch
@@ -11,7 +13,9 @@ import thinpipe
 from codec_support import CHAINS, DTYPES, EXACT_DTYPES, SPECS, crossed, raw, same_bits, shapes, tensor_of, tensors
 from thinpipe import Packet, codec
 from thinpipe.codecs import CATALOGUE
+from thinpipe.codecs.order import inverse
 from thinpipe.errors import CodecError
+from thinpipe.kernels import REFERENCE, using
 
 every_codec = pytest.mark.parametrize("spec", SPECS)
 
@@ -111,6 +115,35 @@ def test_channels_lie_last_or_first_with_the_same_values_in_every_type(spec, dty
         y = a.decode(a.encode(x.contiguous(memory_format=torch.channels_last)))
         assert y.is_contiguous(memory_format=torch.channels_last)
         assert same_bits(y.contiguous(), b.decode(b.encode(x)))
+
+
+def without_strides(kernel):
+    """Has a kernel refuse what does not lie in a row: on a GPU it gets an address, and reads on from there."""
+
+    def checked(*arguments):
+        assert all(x.is_contiguous() for x in arguments if isinstance(x, torch.Tensor))
+        return kernel(*arguments)
+
+    return checked
+
+
+STRICT = replace(
+    REFERENCE, **{each.name: without_strides(getattr(REFERENCE, each.name)) for each in fields(REFERENCE)[1:]}
+)
+
+
+@every_codec
+@pytest.mark.parametrize("orders", [[(0, 1, 2, 3), (0, 2, 3, 1), (3, 1, 2, 0)], [(0, 1, 2), (0, 2, 1)]], ids=["4", "3"])
+def test_kernels_are_given_tensors_in_a_row_both_ways_whatever_the_layouts(spec, orders):
+    """A GPU put the gradients of ``topk`` in wrong places: it was given a view, of channels that lie last."""
+    x, grad = (tensor_of("gaussian", (4, 6, 8, 9)[: len(orders[0])], seed=seed) for seed in (0, 1))
+    for there, back in product(orders, repeat=2):
+        with using(STRICT):
+            packet = codec(spec).encode(x.permute(there).contiguous().permute(inverse(there)))
+            codec(spec).decode(packet)
+            chosen = codec(spec).for_gradient_of(packet)
+            lies = grad.permute(back).contiguous().permute(inverse(back))
+            assert chosen.decode(chosen.encode(lies)).stride() == lies.stride()
 
 
 @every_codec

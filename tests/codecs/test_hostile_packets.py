@@ -78,7 +78,7 @@ def test_a_packet_of_another_codec_is_refused_by_name(packet):
         if packet.spec != spec:
             with pytest.raises(PacketError, match="was expected"):
                 codec(spec).decode(packet)
-    for spec in ("", "blok:4", "mask", "block:4", "os.system", "x" * 1024):
+    for spec in ("", "blok:4", "mask", "adjoint:2", "block:4", "os.system", "x" * 1024):
         refused(remade(packet, spec=spec))
 
 

@@ -1,11 +1,13 @@
 """``power`` and ``svd``: exact at full rank, near the best below it, warm where it has seen the like."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 
 from codec_support import TEMPERS, crossed, tensors
-from thinpipe import codec
+from thinpipe import codec, decode
 from thinpipe.codecs.orthonormal import column_by_column, orthonormal
 
 # Log-normal values of sigma 3 span more than float32 resolves relative to their greatest.
@@ -61,6 +63,31 @@ def test_power_gets_better_with_every_matrix_that_is_alike():
     assert losses[-1] < losses[0]
     assert losses[-1] <= 1.02 * best_loss(x, 3)
     assert losses[0] <= 1.3 * best_loss(x, 3)
+
+
+def test_more_passes_come_nearer_to_the_best_where_tensors_are_not_alike():
+    """One pass from the factor of another tensor is far from the best; the document's power iteration has three."""
+    batches = [decaying(4, 32, 100) for _ in range(4)]
+    best = sum(best_loss(x, 3) for x in batches)
+    errors = []
+    for spec in ("power:3", "power:3/1", "power:3/3", "power:3/20"):
+        a = codec(spec)
+        errors.append(sum(loss(x, a.decode(a.encode(x))) for x in batches))
+    one, always_one, three, twenty = errors
+    assert always_one > one > 1.05 * three, (
+        "without a number the first tensor has more passes than one, others have not"
+    )
+    assert three > twenty
+    assert twenty == pytest.approx(best, rel=1e-3)
+
+
+def test_a_packet_does_not_depend_on_passes_where_it_is_read():
+    x = decaying(4, 32, 100)
+    three, one = codec("power:3/3").encode(x), codec("power:3").encode(x)
+    assert [section.numel() for section in three.sections] == [section.numel() for section in one.sections]
+    told = replace(three, spec="power:3")
+    assert torch.equal(codec("power:3").decode(told), codec("power:3/3").decode(three))
+    assert torch.equal(decode(three), decode(told))
 
 
 def test_power_takes_any_size_of_batch_after_any_other():

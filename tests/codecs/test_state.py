@@ -13,6 +13,7 @@ REMEMBERING = [
     "uniform:4,zero,sr",
     "block:4,sr",
     "power:2",
+    "power:2/3",
     "power:2|block:4,sr",
     "ef(block:4)",
     "ef(block:2,sr|zstd)",

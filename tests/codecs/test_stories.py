@@ -122,6 +122,32 @@ def test_a_gradient_may_choose_its_own_elements(backward):
     assert not torch.equal(kept, there != 0)
 
 
+@pytest.mark.parametrize("forward", ["", "|zstd", "|uniform:8|zstd"])
+@pytest.mark.parametrize("backward", ["|zstd", "|uniform:4|zstd"])
+def test_the_gradient_is_masked_alike_whatever_comes_behind(forward, backward):
+    """It was asked for sections of the lengths that its own codec would have made of the activation."""
+    pytest.importorskip("zstandard", reason="the extra zstd is not installed")
+    x, grad = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
+    _, there, _, back = both_ways(f"topk:0.1{forward}", f"topk:0.1{backward}", x, grad)
+    assert torch.equal(back != 0, there != 0)
+
+
+def test_a_gradient_chooses_its_own_elements_where_those_of_its_activation_are_compressed():
+    pytest.importorskip("zstandard", reason="the extra zstd is not installed")
+    _, there, returned, back = both_ways("topk:0.1|zstd", "topk:0.1", torch.randn(1000), torch.randn(1000))
+    assert returned.spec == "topk:0.1"
+    assert not torch.equal(back != 0, there != 0)
+
+
+@pytest.mark.parametrize("forward", ["power:2|zstd", "block:4|zstd", "none|zstd"])
+@pytest.mark.parametrize("backward", ["power:2|zstd", "topk:0.1|zstd"])
+def test_a_gradient_that_learns_nothing_of_its_activation_does_not_open_it(forward, backward):
+    pytest.importorskip("zstandard", reason="the extra zstd is not installed")
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    *_, back = both_ways(forward, backward, x, x.clone())
+    assert back.shape == x.shape
+
+
 def test_a_gradient_of_another_shape_than_its_activation_is_refused():
     """The indices of the activation would be read past their end."""
     a = codec("topk:0.1")

@@ -1,23 +1,31 @@
 """Compares triton's kernels with the reference, byte for byte, and prints one JSON object: differences by case.
 
-Run as ``python triton_cases.py cpu``, with TRITON_INTERPRET=1, or as ``python triton_cases.py cuda`` on a GPU. It is a
-process of its own, because triton decides when it is imported whether it interprets.
+Run as ``python triton_cases.py cpu kernels``, with TRITON_INTERPRET=1, or with ``cuda`` on a GPU; with ``codecs`` it
+compares the codecs that call them. It is a process of its own, because triton decides when it is imported whether it
+interprets.
 """
 
 import json
 import os
 import sys
 import warnings
+from itertools import product
 
 import torch
 
+from thinpipe import codec
 from thinpipe.codecs.laplace import tables
-from thinpipe.kernels import REFERENCE, gpu_kernels
+from thinpipe.kernels import REFERENCE, gpu_kernels, using
 
 SIZES = (1, 300, 2049)
 WIDTHS = (1, 3, 4, 8, 14)
 SLOW = os.environ.get("TRITON_INTERPRET") == "1"
 """The interpreter takes a second where a GPU takes a millisecond: it has the large tensors of a few kinds alone."""
+CODECS = (
+    *("uniform:8", "sort:6+2", "sort:6+2,exact", "block:4", "had:4/64", "nf:4", "wave:2/4"),
+    *("topk:0.5", "topk:0.3|uniform:8", "power:2/2|uniform:8"),
+)
+"""Those whose arithmetic outside of kernels has one order on a GPU."""
 
 
 def tensors(device):
@@ -107,6 +115,29 @@ def compare(device):
     return found
 
 
+def compare_codecs(device):
+    """Packs an activation and its gradient with every codec, by either set of kernels, and unpacks them."""
+    torch.manual_seed(0)
+    found = {}
+    for dtype, last in [(torch.float32, True)] if SLOW else product((torch.float32, torch.bfloat16), (False, True)):
+        layout = torch.channels_last if last else torch.contiguous_format
+        x, grad = (torch.randn(2, 16, 6, 6).to(device, dtype).contiguous(memory_format=layout) for _ in range(2))
+        for spec in CODECS:
+            ours, theirs = (_crossed(spec, x, grad, kernels) for kernels in (gpu_kernels(), REFERENCE))
+            found[f"{spec} {dtype} {layout}"] = differences(ours, theirs)
+    return found
+
+
+def _crossed(spec, x, grad, kernels):
+    """Returns the sections of two packets, an activation's and its gradient's, and what they are decoded to."""
+    with using(kernels):
+        there = codec(spec).encode(x)
+        chosen = codec(spec).for_gradient_of(there)
+        back = chosen.encode(grad)
+        return (*there.sections, codec(spec).decode(there), *back.sections, chosen.decode(back))
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # the interpreter's numpy tells of overflows that are meant
-    sys.stdout.write(json.dumps(compare(torch.device(sys.argv[1]))))
+    compared = {"kernels": compare, "codecs": compare_codecs}[sys.argv[2]]
+    sys.stdout.write(json.dumps(compared(torch.device(sys.argv[1]))))

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from hf_support import CONFIGS, batch, loss_of, make, quiet, transformers
 from thinpipe import Pipe, split
+from thinpipe.checkpoint import load, save
 from thinpipe.errors import BatchError, SplitError
 from thinpipe.models.hf import run_uncut, token_loss, token_targets
 from thinpipe.models.hf.stage import HIDDEN
@@ -38,8 +39,8 @@ def grads_of(module):
     [
         *((family, "ForSequenceClassification") for family in CONFIGS if family != "vit"),
         *((family, "ForMaskedLM") for family in ("bert", "roberta", "distilbert")),
-        *((family, "ForTokenClassification") for family in ("bert", "roberta", "distilbert", "gpt2")),
-        *((family, "Model") for family in ("bert", "roberta", "distilbert", "vit", "gpt2")),
+        *((family, "ForTokenClassification") for family in ("bert", "roberta", "distilbert", "mpnet", "gpt2")),
+        *((family, "Model") for family in ("bert", "roberta", "distilbert", "mpnet", "vit", "gpt2")),
         ("distilbert", "ForQuestionAnswering"),
         ("vit", "ForImageClassification"),
         ("gpt2", "LMHeadModel"),
@@ -58,7 +59,7 @@ def test_stages_one_after_the_other_give_the_bits_of_the_model_dropout_included(
         assert {name for part in parts for name in part.state_dict()} == set(model.state_dict())
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "vit", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mpnet", "vit", "gpt2"])
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_pipe_trains_as_the_model_does(family, stages):
     model = quiet(make(family))
@@ -161,7 +162,7 @@ def test_names_are_those_of_the_model_with_or_without_that_of_the_base_model():
     assert long.at == short.at == ("bert.encoder.layer.1", "bert.pooler")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "vit", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mpnet", "vit", "gpt2"])
 def test_a_stage_may_be_the_embeddings_alone_or_the_head_alone(family):
     model = quiet(make(family))
     inputs, _ = batch(family, 4)
@@ -209,10 +210,43 @@ def test_copies_and_pickles_of_a_pipe_compute_the_same():
         assert other.lm_head.weight is other.transformer.wte.weight is not pipe.lm_head.weight
 
 
+def test_what_all_layers_read_is_copied_into_every_stage_and_loaded_into_all_of_them(tmp_path):
+    model, other = quiet(make("mpnet")), quiet(make("mpnet"))
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.25 * torch.randn_like(parameter))
+    parts, inputs = split(model, stages=3), batch("mpnet", 4)[0]
+    pipe, expected = Pipe(parts, chunks=2), run_uncut(other, inputs)
+    biases = [part.state_dict()["mpnet.encoder.relative_attention_bias.weight"] for part in parts]
+    assert len({bias.data_ptr() for bias in biases}) == 3, "each stage may be on a device of its own"
+    assert not [name for names in parts.names for name in names if "bias" in name], "copies belong to no stage alone"
+    pipe.load_state_dict(other.state_dict())
+    torch.testing.assert_close(pipe(inputs), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(run_uncut(parts.to_model(), inputs), expected, rtol=0, atol=1e-12)
+    save(tmp_path, pipe, step=1)
+    for each in (pipe, copy.deepcopy(pipe)):
+        each.load_state_dict(make("mpnet").state_dict())
+        load(tmp_path, each)
+        torch.testing.assert_close(each(inputs), expected, rtol=0, atol=1e-12)
+    pipe.float().eval()
+    assert {tensor.dtype for part in parts for tensor in part.state_dict().values()} == {torch.float32}
+    pipe(inputs)
+    assert not any(module.training for part in parts for module in part.children() for module in module.modules())
+
+
+def test_what_all_layers_read_is_not_cut_while_it_is_trained():
+    model = make("mpnet").requires_grad_(True)
+    with pytest.raises(SplitError, match=r"freeze it: model\.mpnet\.encoder\.relative_attention_bias\.requires_grad_"):
+        split(model, stages=2)
+    assert len(split(model, stages=1)) == 1
+    model.mpnet.encoder.relative_attention_bias.requires_grad_(False)
+    assert len(split(model, stages=2)) == 2
+
+
 # -- the whole model again ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "vit", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mpnet", "vit", "gpt2"])
 def test_a_trained_model_is_saved_and_loaded_by_transformers(family, tmp_path):
     model = make(family, dtype=torch.float32)
     parts = split(model, stages=2)

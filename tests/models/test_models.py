@@ -3,15 +3,17 @@
 import copy
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from support import CHECKPOINT_MODES, InMicroBatches, assert_trains_like_one_device
 from thinpipe import Pipe
-from thinpipe.models import amoebanetd, mobilenet_v2, resnet18, resnet101, unet, vgg13
+from thinpipe.models import amoebanetd, mobilenet_v2, mobilenet_v2_cifar, resnet18, resnet101, unet, vgg13
 from thinpipe.stages.microbatch import row_counts
 from thinpipe.stages.skip import Skippable, verify_skippables
 
@@ -61,7 +63,13 @@ def test_every_published_amoebanet_has_its_published_size(L, D, parameters, publ
 
 @pytest.mark.parametrize(
     ("make", "parameters"),
-    [(resnet101, 44_549_160), (resnet18, 11_689_512), (mobilenet_v2, 3_504_872), (vgg13, 133_047_848)],
+    [
+        (resnet101, 44_549_160),
+        (resnet18, 11_689_512),
+        (mobilenet_v2, 3_504_872),
+        (mobilenet_v2_cifar, 2_296_922),
+        (vgg13, 133_047_848),
+    ],
 )
 def test_every_classifier_has_its_published_size(make, parameters):
     with torch.device("meta"):
@@ -89,18 +97,86 @@ def test_the_pooling_of_amoebanet_is_a_maximum_unless_the_published_one_is_wante
         (amoebanetd(3, 16, num_classes=7), (2, 3, 64, 64), (2, 7)),
         (resnet18(num_classes=7), (2, 3, 64, 64), (2, 7)),
         (mobilenet_v2(num_classes=7), (2, 3, 64, 64), (2, 7)),
+        (mobilenet_v2_cifar(num_classes=7), (2, 3, 32, 32), (2, 7)),
     ],
-    ids=["unet", "unet-odd", "amoebanet", "resnet18", "mobilenet"],
+    ids=["unet", "unet-odd", "amoebanet", "resnet18", "mobilenet", "mobilenet-cifar"],
 )
 def test_outputs_have_the_shape_that_is_expected(model, shape, expected):
     assert model(torch.rand(shape)).shape == expected
 
 
+class NestedUNet(nn.Module):
+    """A U-Net as torchgpipe's benchmark has it, written with the skips as variables: nothing works in place."""
+
+    def __init__(self, B, C):
+        super().__init__()
+        self.down = nn.ModuleList(self.cell(B, 3 if k == 0 else C * 2 ** (k - 1), C * 2**k) for k in range(5))
+        self.bottom = nn.Sequential(*self.cell(B - 1, C * 16, C * 32), *self.cell(1, C * 32, C * 16))
+        self.up = nn.ModuleList(self.cell(B, C * 2 ** (k + 1), C * 2**k // 2) for k in range(5))
+        self.segment = nn.Conv2d(C // 2, 1, 1, bias=False)
+
+    @staticmethod
+    def cell(B, channels_in, channels):
+        layers = []
+        for _ in range(B):
+            layers += [nn.Conv2d(channels_in, channels, 3, padding=1, bias=False), nn.Dropout2d(0.1)]
+            layers += [nn.InstanceNorm2d(channels), nn.LeakyReLU(0.01)]
+            channels_in = channels
+        return nn.Sequential(*layers)
+
+    def forward(self, x):
+        skips = []
+        for cell in self.down:
+            skips.append(cell(x))
+            x = nn.functional.max_pool2d(skips[-1], 2)
+        x = self.bottom(x)
+        for cell, skip in reversed(list(zip(self.up, skips, strict=True))):
+            x = cell(torch.cat([nn.functional.interpolate(x, scale_factor=2), skip], dim=1))
+        return self.segment(x)
+
+
+def saved_bytes(model, x):
+    """Counts the bytes that a forward pass keeps for the backward pass, besides the parameters."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage  # which stays, so that no other gets its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(x)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize(("B", "C"), [(2, 4), (3, 8)])
+def test_a_unet_keeps_as_many_activations_as_the_published_one_and_in_place_a_fifth_less_at_least(B, C):
+    x = torch.rand(2, 3, 64, 64)
+    published = saved_bytes(NestedUNet(B, C), x)
+    assert saved_bytes(unet(B, C), x) == published
+    assert 0.7 * published < saved_bytes(unet(B, C, in_place=True), x) < 0.8 * published
+
+
+def test_a_unet_in_place_computes_the_same_output_and_gradients():
+    x, results = torch.rand(2, 3, 64, 64), []
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        model = unet(2, 4, in_place=in_place)
+        output = model(x)
+        output.square().mean().backward()
+        results.append([output.detach(), *(parameter.grad for parameter in model.parameters())])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
 SMALL = {
     "unet": (lambda: unet(2, 4), (3, 3, 64, 64)),
+    "unet-in-place": (lambda: unet(2, 4, in_place=True), (3, 3, 64, 64)),
     "amoebanet": (lambda: amoebanetd(3, 16, num_classes=4), (5, 3, 64, 64)),
     "resnet18": (lambda: resnet18(num_classes=4), (5, 3, 32, 32)),
     "mobilenet": (lambda: mobilenet_v2(num_classes=4, dropout=0), (5, 3, 64, 64)),
+    "mobilenet-cifar": (lambda: mobilenet_v2_cifar(num_classes=4), (5, 3, 32, 32)),
 }
 
 
@@ -122,6 +198,54 @@ def test_models_train_in_a_pipe_as_on_one_device(name, checkpoint):
         reference=lambda bare: InMicroBatches(bare, row_counts(shape[0], 2)),
         tolerance={"rtol": 1e-6, "atol": 1e-8},
     )
+
+
+def mobilenet_of_document_003(weights, x):
+    """Computes what that network does in training, block by block, with the weights of a sequence of small layers."""
+
+    def conv(name, x, **how):
+        return functional.conv2d(x, weights[f"{name}.weight"], **how)
+
+    def norm(name, x):
+        return functional.batch_norm(
+            x, None, None, weights[f"{name}.weight"], weights[f"{name}.bias"], training=True, eps=1e-5
+        )
+
+    x = norm("bn1", conv("conv1", x, padding=1))  # and no ReLU: the cut is here
+    for k in range(17):
+        name, stride = f"layers_{k}", 2 if k in (3, 6, 13) else 1
+        y = norm(f"{name}_bn1", conv(f"{name}_conv1", x)).relu()
+        y = norm(f"{name}_bn2", conv(f"{name}_conv2", y, stride=stride, padding=1, groups=y.shape[1])).relu()
+        y = norm(f"{name}_bn3", conv(f"{name}_conv3", y))
+        if k in (0, 1, 10, 16):
+            y = y + norm(f"{name}_shortcut.module.shortcut.1", conv(f"{name}_shortcut.module.shortcut.0", x))
+        elif stride == 1:
+            y = y + x
+        x = y
+    x = functional.avg_pool2d(norm("bn2", conv("conv2", x)).relu(), 4).flatten(1)
+    return functional.linear(x, weights["linear.weight"], weights["linear.bias"])
+
+
+def test_the_network_from_scratch_is_that_of_document_003():
+    torch.manual_seed(0)
+    model = mobilenet_v2_cifar().double()
+    weights, images = dict(model.named_parameters()), torch.rand(4, 3, 32, 32, dtype=torch.float64)
+    found, expected = model(images), mobilenet_of_document_003(weights, images)
+    assert found.shape == (4, 10)
+    torch.testing.assert_close(found, expected)
+    grads = [torch.autograd.grad(each.square().sum(), list(weights.values())) for each in (found, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_weights_under_the_names_of_pytorch_cifar_are_accepted():
+    ours = mobilenet_v2_cifar()
+    theirs = {
+        re.sub(r"^layers_(\d+)_(?:shortcut\.module\.)?", r"layers.\1.", key): torch.rand_like(value.float())
+        for key, value in ours.state_dict().items()
+    }
+    assert {"conv2.weight", "layers.3.bn2.running_var", "layers.10.shortcut.0.weight"} < theirs.keys()
+    ours.load_state_dict(theirs)
+    assert torch.equal(ours.layers_10_shortcut.module.shortcut[0].weight, theirs["layers.10.shortcut.0.weight"])
 
 
 def torchvision_resnet18(num_classes):

@@ -18,10 +18,10 @@ def sgd(weights):
 
 
 def cut(model):
-    return split(model, at=["encoder.layer.1", "classifier" if model.config.model_type == "roberta" else "pooler"])
+    return split(model, at=["encoder.layer.1", "pooler" if model.config.model_type == "bert" else "classifier"])
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
 def test_a_classifier_trains_with_a_server_as_it_does_alone(family):
     model = quiet(make(family))
     whole, loss = copy.deepcopy(model), loss_of(family)

@@ -10,7 +10,8 @@ from support import CHECKPOINT_MODES, assert_same, assert_trains_like_one_device
 from thinpipe import Pipe, codec, compress
 from thinpipe.skip import pop, skippable, stash
 
-SPECS = ["none", "fp16", "uniform:8", "sort:6+2", "block:4", "had:4", "topk:0.25", "topk:0.25|block:8", "block:4|zstd"]
+SPECS = ["none", "fp16", "uniform:8", "sort:6+2", "block:4", "had:4", "topk:0.25", "topk:0.25|block:8", "downsample:2"]
+SPECS += ["power:2/3", "block:4|zstd"]
 
 
 class Compressed(nn.Module):

@@ -8,7 +8,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 from hf_support import batch, make
 from thinpipe import split
 
-FAMILIES = ["bert", "roberta", "distilbert", "vit", "gpt2"]
+FAMILIES = ["bert", "roberta", "distilbert", "mpnet", "vit", "gpt2"]
 SHAPES = [(2, [0, 1]), (3, [0, 1, 2]), (2, [0, 1, 0])]
 """Two stages, three, and a U: one rank has the first stage and the last."""
 EXACT = 1e-12
@@ -39,7 +39,7 @@ def test_dropout_equals_that_of_the_uncut_model_which_draws_the_same(pool, famil
         assert max(found) < EXACT, found
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "mpnet", "gpt2"])
 def test_ranks_that_trained_a_part_each_make_a_model_that_transformers_saves(pool, family, tmp_path):
     *_, logits = pool.run("hf_saving", 3, family=family, workers=[0, 1, 2], path=str(tmp_path))
     parts = split(make(family), stages=3)

@@ -48,7 +48,9 @@ def test_it_trains_like_one_device(balance, checkpoint):
     assert_trains_like_one_device(model, x, balance, chunks=3, checkpoint=checkpoint, recompute="cheap")
 
 
-@pytest.mark.parametrize("network", [lambda: unet(1, 4), lambda: resnet18(num_classes=4)], ids=["unet", "resnet18"])
+@pytest.mark.parametrize(
+    "network", [lambda: unet(1, 4, in_place=True), lambda: resnet18(num_classes=4)], ids=["unet", "resnet18"]
+)
 def test_networks_with_skips_and_changes_in_place_train_as_if_all_were_recomputed(network):
     x = torch.rand(4, 3, 64, 64)
     gradients = []

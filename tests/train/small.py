@@ -8,7 +8,7 @@ from thinpipe.train import resolved
 from thinpipe.train.networks import NETWORKS
 from thinpipe.train.recipes import RECIPES
 
-TEXTS = ("rte", "cola", "cola-fairseq", "cola-lora")
+TEXTS = ("rte", "rte-data-parallel", "cola", "cola-simulated", "cola-fairseq", "cola-lora")
 WEIGHTS = "mobilenet_v2_torchvision_v1.safetensors"
 
 
@@ -19,6 +19,7 @@ def small(name, **changes):
         said = {"pixels": 64}
     elif name in TEXTS:
         said = {"model": "tiny", "max_length": 24, "batch": 4, "limit": 10, "epochs": 2, "precision": "float32"}
+        said |= {"last_batch": "keep", "padding": "batch", "chunks": 1, "warmup_steps": 0}
     elif name != "digits":
         said = {"pixels": 32, "batch": 4, "limit": 10, "epochs": 2, "precision": "float32", "chunks": 1}
         said |= {"pool": "mean", "last_batch": "keep"}
@@ -27,7 +28,7 @@ def small(name, **changes):
 
 def cuts():
     """All cuts of all recipes whose models differ."""
-    alike = ("cifar100-finetune", "food101-finetune", "imagefolder", "rte", "cola-fairseq")
+    alike = ("cifar100-finetune", "food101-finetune", "imagefolder", *TEXTS[:2], "cola-simulated", "cola-fairseq")
     return [(name, cut) for name, subject in RECIPES.items() for cut in subject.cuts if name not in alike]
 
 

@@ -157,23 +157,10 @@ def test_a_rank_that_decays_sends_less_and_less_and_goes_on_where_it_was(tmp_pat
 
 def test_texts_of_any_length_cross_narrow_in_bfloat16(tmp_path, files):
     recipe = small("cola", precision="bfloat16", bottleneck="linear:8", epochs=1)
-    fields = {
-        name: recipe.to_json()[name] for name in ("model", "max_length", "batch", "limit", "epochs", "bottleneck")
-    }
-    words = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
-    run(*words, "--stages", 3, "--cut", "documents", "--run", tmp_path / "run", recipe="cola")
-    run(
-        *words,
-        "--stages",
-        3,
-        "--cut",
-        "documents",
-        "--set",
-        "bottleneck=none",
-        "--run",
-        tmp_path / "wide",
-        recipe="cola",
-    )
+    names = ("model", "max_length", "batch", "limit", "epochs", "bottleneck", "padding", "chunks")
+    words = [word for name in names for word in ("--set", f"{name}={recipe.to_json()[name]}")]
+    run(*words, "--stages", 3, "--run", tmp_path / "run", recipe="cola")
+    run(*words, "--stages", 3, "--set", "bottleneck=none", "--run", tmp_path / "wide", recipe="cola")
     narrow, wide = (sum(line.cost["received"] for line in steps_of(tmp_path / name)) for name in ("run", "wide"))
     # A quarter of 32 features, and perhaps half the bytes for each.
     assert wide / narrow in (4, 8)

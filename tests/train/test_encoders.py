@@ -1,18 +1,22 @@
 """Encoders in folders of Hugging Face's: their weights, their tokenizers, and what is wrong with a folder."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.nn import functional
 
 from thinpipe.remote.server import Server
+from thinpipe.reproduce.training.ask import encoder_stand_in
 from thinpipe.train import RecipeError, data, parts
 from thinpipe.train.connected import connected
 from thinpipe.train.offers import Offers, offer_name, read_offer
-from thinpipe.train.parts import whole
+from thinpipe.train.parts import stages_of, whole
 from thinpipe.train.settings import Settings
 from train.small import small
 from train.test_small_data import run
@@ -25,20 +29,26 @@ MAKE = {
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, **BERT)),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SIZES, **BERT)),
     "bare": lambda: transformers.BertModel(transformers.BertConfig(**SIZES, **BERT), add_pooling_layer=False),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**{**SIZES, "pad_token_id": 1}, **BERT)),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**SIZES, dim=16, n_layers=5, n_heads=2, hidden_dim=32)
     ),
 }
 
 
-def save(family, folder):
+def save(family, folder, *, pads_with_1=None):
     """Writes an encoder and its tokenizer, as ``save_pretrained`` does."""
+    pads_with_1 = family == "mpnet" if pads_with_1 is None else pads_with_1
     torch.manual_seed(11)
     MAKE[family]().save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    # MPNet's positions pass over token 1, whatever its settings say.
+    numbers = {word: number for number, word in enumerate(WORDS)} | ({"[PAD]": 1, "[CLS]": 0} if pads_with_1 else {})
+    words = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", numbers["[CLS]"]), ("[SEP]", 2)],
     )
     named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     types = ["token_type_ids"] if family in ("bert", "bare") else []
@@ -72,8 +82,9 @@ def test_any_encoder_of_a_folder_is_trained_on_pairs_of_texts(family, files, tmp
     assert len(steps) == 6 and tests[-1].rows == 10
 
 
-def test_a_server_finds_the_same_encoder_by_what_is_in_its_folder(files, tmp_path):
-    ours, theirs = save("roberta", tmp_path / "ours"), save("roberta", tmp_path / "theirs")
+@pytest.mark.parametrize("family", ["roberta", "mpnet"])
+def test_a_server_finds_the_same_encoder_by_what_is_in_its_folder(family, files, tmp_path):
+    ours, theirs = save(family, tmp_path / "ours"), save(family, tmp_path / "theirs")
     recipe = small("cola", model=str(ours), dropout=0, lr=1e-3)
     assert str(tmp_path) not in offer_name(recipe)
     assert read_offer(offer_name(recipe), [theirs]).model == str(theirs)
@@ -137,3 +148,63 @@ def test_an_encoder_that_is_too_short_for_a_cut_is_explained(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"n_layers": 2}))
     with pytest.raises(RecipeError, match="leaves nothing for the server of an encoder of 2 layers"):
         parts(small("cola", model=str(folder), cut="condition-1"))
+
+
+DATA = Path(os.environ.get("THINPIPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+MPNET = DATA / "models" / "all-mpnet-base-v2"
+CUTS = ("condition-1", "condition-2", "condition-3", "condition-3-pooled", "condition-4", "pooled", "two-and-two")
+
+
+def test_mpnet_has_the_same_gradients_wherever_it_is_cut(tmp_path):
+    folder, found = save("mpnet", tmp_path / "mpnet"), {}
+    inputs = {"input_ids": torch.randint(3, 16, (4, 9)), "attention_mask": torch.ones(4, 9, dtype=torch.int64)}
+    inputs["attention_mask"][1, 6:] = 0
+    inputs["input_ids"][1, 6:] = 1
+    for cut in (None, *CUTS):
+        recipe = small("cola", model=str(folder), dropout=0, **({} if cut is None else {"cut": cut}))
+        model = whole(recipe)
+        stages = [model] if cut is None else stages_of(recipe)
+        output = model(**inputs).logits if cut is None else inputs
+        for stage in () if cut is None else stages:
+            output = stage(output)
+        functional.cross_entropy(output, torch.tensor([0, 1, 1, 0])).backward()
+        grads = {name: p.grad for stage in stages for name, p in stage.named_parameters() if p.grad is not None}
+        found[cut] = {name.replace("_rest", ""): grad for name, grad in grads.items()} | {"output": output.detach()}
+        assert not [name for name in grads if "relative_attention_bias" in name], "it is frozen, uncut as well"
+    for cut in CUTS:
+        torch.testing.assert_close(found[cut], found[None])
+
+
+def test_an_encoder_whose_positions_pass_over_another_token_than_its_tokenizer_pads_with_is_refused(files, tmp_path):
+    folder = save("mpnet", tmp_path / "mixed", pads_with_1=False)
+    with pytest.raises(RecipeError, match="pads with token 0, and its encoder counts positions but for token 1"):
+        data(small("cola", model=str(folder)))
+    with pytest.raises(RecipeError, match="have 8 to 62 tokens, got max_length=63"):
+        data(small("cola", model=str(folder), max_length=63))
+
+
+def test_lora_is_put_beside_the_attention_of_mpnet(tmp_path):
+    pytest.importorskip("peft")
+    model = whole(small("cola-lora", model=str(save("mpnet", tmp_path / "mpnet"))))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    beside = {name for name in trained if "lora_" in name}
+    assert len(beside) == 5 * 2 * 2 and {name.split(".lora_")[0][-7:] for name in beside} == {".attn.q", ".attn.v"}
+    assert all(name.startswith("classifier.") for name in trained - beside)
+
+
+@pytest.mark.skipif(
+    not (MPNET / "config.json").is_file(), reason="no pretrained all-mpnet-base-v2 is here; set THINPIPE_DATA"
+)
+def test_the_pretrained_mpnet_has_its_own_outputs_when_it_is_cut():
+    recipe = small("rte", model=str(MPNET), dropout=0)
+    assert encoder_stand_in(recipe).startswith("stand-in: all-mpnet-base-v2, an MPNet, not RoBERTa-base; trained on")
+    model, (first, middle, last) = whole(recipe).eval(), stages_of(recipe)
+    inputs = {"input_ids": torch.randint(1000, 2000, (2, 24)), "attention_mask": torch.ones(2, 24, dtype=torch.int64)}
+    inputs["attention_mask"][1, 15:] = 0
+    inputs["input_ids"][1, 15:] = 1
+    with torch.no_grad():
+        output = last.eval()(middle.eval()(first.eval()(inputs)))
+        torch.testing.assert_close(output, model(**inputs).logits)
+    given = load_file(MPNET / "model.safetensors")["encoder.relative_attention_bias.weight"]
+    for stage in (first, middle, last):
+        assert torch.equal(stage.state_dict()["mpnet.encoder.relative_attention_bias.weight"], given)

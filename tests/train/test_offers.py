@@ -43,6 +43,12 @@ def test_a_recipe_as_it_is_has_its_own_name_and_what_is_the_clients_alone_is_not
     assert offer_name(resolved("digits", {"lr": 0.05, "cut": "unpooled"})) == "digits?cut=unpooled&lr=0.05"
 
 
+def test_a_server_that_pools_is_told_how():
+    for pool in ("mean", "corner"):
+        recipe = resolved("cifar10-finetune", {"cut": "pooled", "pool": pool, "weights": "none"})
+        assert read_offer(offer_name(recipe)).pool == pool
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -16,6 +16,7 @@ from thinpipe.train.ways import trainer_of
         ("had:4", ["had:4"]),
         ("block:4/32", ["block:4/32"]),
         ("power:3/power:7", ["power:3", "power:7"]),
+        ("power:3/3/power:7/3", ["power:3/3", "power:7/3"]),
         ("block:4/32/had:2/64", ["block:4/32", "had:2/64"]),
         ("topk:0.1|uniform:8/none/ef(block:4,sr)", ["topk:0.1|uniform:8", "none", "ef(block:4,sr)"]),
     ],

@@ -32,9 +32,22 @@ def test_a_polynomial_is_a_straight_line_to_zero():
     assert found[10:] == pytest.approx([0.5 * (1 - k / 40) for k in range(40)])
 
 
+def test_a_warm_up_may_be_a_number_of_steps_and_ends_with_the_last_one():
+    assert rates(10, 5, warmup=0, warmup_steps=4) == pytest.approx([0.125, 0.25, 0.375] + [0.5] * 7)
+    assert rates(10, 5, warmup=0, warmup_steps=500)[-1] == 0.5
+
+
 @pytest.mark.parametrize(
     ("name", "total", "per_epoch", "steps"),
-    [("cifar10-finetune", 40 * 196, 196, 784), ("cifar10-scratch", 200 * 49, 49, 980), ("cola", 5360, 268, 322)],
+    [
+        ("cifar10-finetune", 40 * 196, 196, 784),
+        ("cifar10-scratch", 200 * 48, 48, 960),
+        ("rte", 20 * 77, 77, 154),
+        ("rte-data-parallel", 20 * 77, 77, 500),
+        ("cola", 20 * 267, 267, 320),
+        ("cola-simulated", 40 * 267, 267, 500),
+        ("cola-fairseq", 10 * 535, 535, 321),
+    ],
 )
 def test_the_documents_warm_ups_are_as_long_as_they_were(name, total, per_epoch, steps):
     assert warmup_steps(resolved(name), total, per_epoch) == steps

@@ -14,8 +14,10 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from thinpipe.errors import SplitError
+from thinpipe.models import mobilenet_v2_cifar
 from thinpipe.train import RECIPES, Recipe, RecipeError, data, optimizer, parts, resolved
 from thinpipe.train.data import Data, Samples
+from thinpipe.train.networks import NETWORKS
 from thinpipe.train.parts import example, middle_example, stages_of, whole
 from thinpipe.train.toml_file import from_toml, to_toml
 from thinpipe.train.weights import built
@@ -76,7 +78,8 @@ def test_a_run_of_the_first_version_is_still_read():
         ({"cut": "unpool"}, "digits has no cut 'unpool'; did you mean unpooled"),
         ({"colour": 1}, "no field 'colour'"),
         ({"momentun": 1}, "no field 'momentun'; did you mean momentum"),
-        ({"optimizer": "adam"}, "optimizer cannot be 'adam'; did you mean adamw"),
+        ({"optimizer": "adamx"}, "optimizer cannot be 'adamx'; did you mean adam"),
+        ({"warmup": 0.1, "warmup_steps": 5}, "how long is the warm-up. warmup says 0.1 and warmup_steps 5; set one"),
         ({"lr_schedule": "step"}, "lr_schedule cannot be 'step'; there are constant, cosine, polynomial"),
         ({"adam_betas": "0.9"}, "adam_betas is two numbers, as 0.9,0.98, got '0.9'"),
         ({"adam_betas": [0.9, 2]}, "adam_betas is a number from 0 to 1, got 2"),
@@ -179,7 +182,7 @@ def test_cuts_give_the_same_outputs_and_gradients(name, files):
 @pytest.mark.parametrize(
     ("cut", "there", "back"),
     [
-        ("documents", 24, 24),
+        ("two-and-two", 24, 24),
         ("condition-1", 24, 24),
         ("condition-2", 24, 24),
         ("condition-3", 24, 24),
@@ -207,11 +210,11 @@ def test_the_conditions_are_those_of_the_documents():
     assert layers["condition-2"] == [first, [rest, *second], ["5", "classifier"]]
     assert layers["condition-3"] == [first, [rest, *second, "5"], ["classifier"]]
     assert layers["condition-4"] == layers["pooled"] == [first, [*second, "5"], ["classifier"]]
-    assert layers["documents"] == [[*first, "1"], ["2", "3"], ["4", "5", "classifier"]]
+    assert layers["two-and-two"] == [[*first, "1"], ["2", "3"], ["4", "5", "classifier"]]
 
 
 def test_from_scratch_at_32_pixels_the_last_map_is_of_4_by_4():
-    recipe = small("cifar10-scratch", cut="before-relu")
+    recipe = small("cifar10-scratch")
     arriving = middle_example(recipe)
     assert arriving.shape == (1, 32, 32, 32)
     with torch.no_grad():
@@ -239,11 +242,42 @@ def test_weights_that_are_not_there_or_not_the_networks_are_explained(files, tmp
         whole(small("cifar10-finetune", weights=str(tmp_path / "bad.safetensors")))
 
 
-@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2_32px"])
-@pytest.mark.parametrize("cut", ["after-relu", "before-relu", "pooled", "two-and-two", "even"])
-def test_every_network_has_the_same_cuts(model, cut):
+@pytest.mark.parametrize(
+    ("model", "cut"),
+    [(name, cut) for name in ("resnet18", "mobilenet_v2_32px", "mobilenet_v2_cifar") for cut in NETWORKS[name].cuts],
+)
+def test_every_network_can_be_cut_where_it_says(model, cut):
     three = parts(small("cifar10-scratch", model=model, cut=cut))
     assert all(list(part.children()) for part in (three.first, three.middle, three.last))
+
+
+def test_a_cut_that_a_network_lacks_is_answered_with_those_that_it_has():
+    with pytest.raises(
+        RecipeError,
+        match="mobilenet_v2_cifar has no cut 'after-relu'; there are before-norm, pooled, two-and-two, even",
+    ):
+        resolved("cifar10-scratch", {"cut": "after-relu"})
+    with pytest.raises(RecipeError, match="mobilenet_v2_32px has no cut 'before-norm'; "):
+        resolved("cifar10-scratch", {"model": "mobilenet_v2_32px"})
+    assert resolved("cifar10-scratch", {"model": "mobilenet_v2_32px", "cut": "after-relu"}).cut == "after-relu"
+
+
+def test_from_scratch_no_activation_is_beside_a_cut_and_a_norm_is_behind_it():
+    three = parts(small("cifar10-scratch"))
+    kinds = [
+        [type(layer) for layer in part.modules() if not list(layer.children())]
+        for part in (three.first, three.middle, three.last)
+    ]
+    assert kinds[0] == [nn.Conv2d, nn.BatchNorm2d]
+    assert kinds[1][1:3] == [nn.Conv2d, nn.BatchNorm2d] and kinds[1][-1] == nn.Conv2d
+    assert kinds[2][:2] == [nn.BatchNorm2d, nn.ReLU]
+
+
+def test_from_scratch_weights_are_those_that_pytorch_would_draw():
+    torch.manual_seed(3)
+    drawn = mobilenet_v2_cifar().state_dict()
+    torch.testing.assert_close(whole(small("cifar10-scratch", seed=3)).state_dict(), drawn)
+    assert drawn["linear.bias"].any()
 
 
 def test_at_224_pixels_the_pooled_cut_sends_49_times_fewer_numbers_and_the_first_is_as_documented():

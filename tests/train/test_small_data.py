@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from thinpipe.data.locate import DataError
-from thinpipe.train import RECIPES, RecipeError, data, resolved
+from thinpipe.train import RECIPES, RecipeError, data, optimizer, resolved
 from thinpipe.train.local import Local
 from thinpipe.train.log import EvaluationLine, Origin, RunFolder, StepLine
 from thinpipe.train.loop import Loop
@@ -164,8 +164,29 @@ def test_the_recipes_are_the_documents():
         1e-4,
         20,
     )
-    for name, said in {"cola": (32, 2e-5, 1e-4, 20), "cola-fairseq": (16, 1e-5, 0.1, 10)}.items():
+    assert (scratch.chunks, scratch.momentum, scratch.dropout, scratch.precision) == (4, 0.9, 0, "float32")
+    assert (scratch.model, scratch.cut, scratch.last_batch) == ("mobilenet_v2_cifar", "before-norm", "drop")
+    for name, said in {
+        "rte": ("adamw", 20, 2e-5, 0.0, 1e-8, "float32", 4),
+        "rte-data-parallel": ("adamw", 20, 2e-5, 0.01, 1e-8, "float32", 1),
+        "cola": ("adam", 20, 2e-5, 1e-4, 1e-6, "bfloat16", 4),
+        "cola-simulated": ("adamw", 40, 2e-5, 0.01, 1e-8, "float32", 4),
+    }.items():
         recipe = found[name]
-        assert (recipe.batch, recipe.lr, recipe.weight_decay, recipe.epochs) == said
-        assert recipe.adam_eps == 1e-6 and recipe.precision == "bfloat16" and recipe.lr_schedule == "polynomial"
+        values = (recipe.optimizer, recipe.epochs, recipe.lr, recipe.weight_decay, recipe.adam_eps, recipe.precision)
+        assert (*values, recipe.chunks) == said and recipe.lr_schedule == "polynomial"
+        assert (recipe.batch, recipe.max_length, recipe.padding, recipe.last_batch) == (32, 128, "full", "drop")
+        assert recipe.cut == ("condition-4" if name == "cola-simulated" else "condition-1")
+    fairseq = found["cola-fairseq"]
+    assert (fairseq.optimizer, fairseq.batch, fairseq.lr, fairseq.weight_decay) == ("adamw", 16, 1e-5, 0.1)
+    assert (fairseq.epochs, fairseq.adam_eps, fairseq.precision) == (10, 1e-6, "bfloat16")
     assert found["cola-lora"].epochs == 80 and found["cola-lora"].lora == 8
+
+
+def test_the_weight_decay_of_adam_is_part_of_the_gradient_and_that_of_adamw_is_not():
+    """A weight without a gradient: Adam takes a whole step for any decay, AdamW a share of the weight."""
+    for name, left in {"adam": 2.0 - 0.01, "adamw": 2.0 * (1 - 0.01 * 1e-4)}.items():
+        weight = torch.nn.Parameter(torch.tensor([2.0]))
+        weight.grad = torch.zeros(1)
+        optimizer(resolved("cola", {"optimizer": name, "lr": 0.01}))([weight]).step()
+        assert weight.item() == pytest.approx(left, abs=1e-4 if name == "adam" else 1e-6)

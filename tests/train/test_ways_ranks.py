@@ -49,6 +49,7 @@ CASES = [
     {"run": "whole rows", "recipe": "cola", "fields": DROPPING, "settings": ROWS},
     {"run": "broken rows", "recipe": "cola", "fields": DROPPING, "settings": ROWS, "stop_after": 5},
     {"run": "broken rows", "recipe": "cola", "fields": {}, "settings": {}, "resume": True},
+    {"run": "own norms", "fields": {**FEW, "batch_norm": "own"}, "settings": ROWS},
 ]
 
 WILD = {"epochs": 1, "batch": 240, "lr": 1e6}
@@ -108,6 +109,14 @@ def one_device(tmp_path, case):
 @pytest.mark.parametrize("case", CASES[:8], ids=lambda case: case["run"])
 def test_ranks_have_the_losses_of_one_device(case, runs, tmp_path, files):
     assert numbers(runs[0] / case["run"]) == pytest.approx(one_device(tmp_path, case), **NEAR)
+
+
+def test_ranks_whose_batch_norm_sees_their_own_rows_have_the_losses_of_as_many_micro_batches(runs, tmp_path, files):
+    steps = RunFolder(runs[0] / "own norms").lines()
+    ours = [line.loss for line in steps if isinstance(line, StepLine)]
+    theirs = one_device(tmp_path, {"fields": {**FEW, "chunks": 2}})[: len(ours)]
+    assert ours == pytest.approx(theirs, **NEAR)
+    assert ours != pytest.approx(numbers(runs[0] / "rows")[: len(ours)], **NEAR)
 
 
 @pytest.mark.parametrize("case", REPLICAS[:2], ids=lambda case: case["run"])

@@ -21,7 +21,7 @@ from torch import distributed
 from thinpipe.bench.cores_stage import LoneStage
 from thinpipe.bench.cores_work import drawn
 from thinpipe.bench.rank_life import Say, live
-from thinpipe.bench.table import Published, Row, Table
+from thinpipe.bench.table import Huang, Published, Row, Table
 from thinpipe.bench.workload import Workload
 from thinpipe.runtime.pipeline import Pipeline
 
@@ -75,6 +75,7 @@ class Assignment:
         table, row = entries.pop("table"), entries.pop("row")
         row |= {name: tuple(row[name]) for name in ("sizes", "balance")}
         row["published"] = Published(**row["published"])
+        row["huang"] = None if row["huang"] is None else Huang(**row["huang"])
         entries["spare"] = tuple(entries["spare"])
         return cls(table=Table(**(table | {"rows": ()})), row=Row(**row), **entries)
 

@@ -53,8 +53,15 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The row."""
-        return f"{self.shape.name}-{self.processes}" + ("-cuda" if self.device == "cuda" else "")
+        """The row: all that may differ between two of them, so that none takes the place of another's record."""
+        parts = [
+            f"{self.shape.name}-{self.processes}-b{self.rows}",
+            *self.shape.parts,
+            *([f"{self.threads}threads"] if self.threads > 1 else []),
+            *([f"seed{self.seed}"] if self.seed else []),
+            *([self.device] if self.device != "cpu" else []),
+        ]
+        return "-".join(parts)
 
     @property
     def turns(self) -> int:

@@ -9,10 +9,11 @@ import typer
 
 from thinpipe.bench.data_parallel import BENCH, Plan, bench_data_parallel
 from thinpipe.bench.data_parallel_sheet import data_parallel_sheet
+from thinpipe.bench.documents import TIMED
 from thinpipe.bench.link_processes import RankError
 from thinpipe.bench.options import Json, Output, Seed, Tiny, kept, progress, report
 from thinpipe.bench.shapes import MOBILENET, NAMES, ROBERTA, VGG, Shape
-from thinpipe.bench.versus_command import Pixels, Rounds, Threads, Tokens, named, numbers
+from thinpipe.bench.versus_command import Pixels, Place, Rounds, Threads, Tokens, named, numbers
 
 ROWS = {"cpu": {MOBILENET: 16, VGG: 4, ROBERTA: 4}, "cuda": {MOBILENET: 64, VGG: 64, ROBERTA: 16}}
 
@@ -20,7 +21,10 @@ ROWS = {"cpu": {MOBILENET: 16, VGG: 4, ROBERTA: 4}, "cuda": {MOBILENET: 64, VGG:
 def data_parallel_command(
     *,
     models: Annotated[str, typer.Option(help=f"Of {', '.join(NAMES)}.")] = ",".join(NAMES),
-    processes: Annotated[str, typer.Option(help="How many; one row for each.")] = "2",
+    processes: Annotated[
+        str | None,
+        typer.Option(help="How many, as 2,4; one row for each (default: as many as in the documents' rows)."),
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
@@ -31,9 +35,7 @@ def data_parallel_command(
     ] = None,
     pixels: Pixels = 224,
     tokens: Tokens = 128,
-    device: Annotated[
-        str, typer.Option(help="cpu, or cuda, which processes share if there are more of them than GPUs.")
-    ] = "cpu",
+    device: Place = "cpu",
     threads: Threads = 1,
     rounds: Rounds = 5,
     tiny: Tiny = False,
@@ -62,7 +64,7 @@ def data_parallel_command(
             seed=seed,
         )
         for name in named(models, NAMES)
-        for count in numbers(processes, least=1)
+        for count in (_documents(name) if processes is None else numbers(processes, least=1))
     ]
     records = []
     try:
@@ -73,3 +75,8 @@ def data_parallel_command(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
     report(BENCH, data_parallel_sheet(records), records, output=output, tiny=tiny, as_json=json)
+
+
+def _documents(model: str) -> list[int]:
+    """Lists on how many GPUs the documents timed a model."""
+    return sorted({row.devices for row in TIMED if row.model == model})

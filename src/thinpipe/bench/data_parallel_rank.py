@@ -15,7 +15,7 @@ from torch import distributed
 from thinpipe.bench.data_parallel_replica import Replica, Times
 from thinpipe.bench.measure import turns
 from thinpipe.bench.rank_life import Say, live
-from thinpipe.bench.seating import Seating
+from thinpipe.bench.seating import Seating, gpus_of
 from thinpipe.bench.shapes import Shape
 
 
@@ -65,10 +65,9 @@ def run(assignment: Assignment, say: Say) -> None:
     """Joins the other ranks and takes all steps with them."""
     own, device, backend = assignment.seating, torch.device("cpu"), "gloo"
     if assignment.device == "cuda":
-        gpus = torch.cuda.device_count()
-        device = torch.device("cuda", own.rank % gpus)
+        devices, backend = gpus_of(own.world)
+        device = devices[own.rank]
         torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl" if own.world <= gpus else "gloo"  # NCCL wants a GPU for each process
     own.take(backend)
     replica = Replica(assignment.shape, assignment.rows, device, rank=own.rank, seed=assignment.seed)
     say({"buckets": replica.buckets, "backend": backend})

@@ -41,7 +41,7 @@ class Devices:
         if text == "cuda" and torch.cuda.is_available():
             return cls(text, tuple(torch.device("cuda", k) for k in range(torch.cuda.device_count())), shared=True)
         places = tuple(_gpu(name) for name in text.split(","))
-        return cls(text, places)
+        return cls(text, places, shared=len(places) == 1)
 
     @property
     def cpu(self) -> bool:

@@ -1,7 +1,7 @@
 """What the documents that this project began with report of data parallel training and of their pipeline.
 
-Copied from the project's report "speed and acc": CIFAR-10 at 224 pixels and GLUE's RTE at 128 tokens, on up to four
-GPUs of one machine, which are not named. Their timers were not synchronised with the GPUs, see ``Timed``.
+Copied from Epipe's main page and from its report "speed and acc": CIFAR-10 at 224 pixels and GLUE's RTE at 128 tokens,
+on up to four GPUs of one machine, which are not named. Their timers were not synchronised with the GPUs, see ``Timed``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from dataclasses import dataclass
 
 from thinpipe.bench.shapes import MOBILENET, ROBERTA, VGG
 
+DDP, CLIENT, HALVES, TORCHGPIPE = "ddp", "client", "halves", "torchgpipe"
+"""Ways to train: data parallel, a pipeline whose first device has the first and last layers, one whose first device has
+a good share of both ends ("separated averagely"), and the first cut run by torchgpipe ("origin code")."""
+
 
 @dataclass(frozen=True)
 class Compared:
-    """A row of "parallel pipeline vs data-parallel".
+    """A row of Epipe's tables of throughput.
 
     Args:
         model: what was trained.
-        way: ``ddp``; ``client``, a pipeline whose first device has the first and the last layer; or ``even``.
+        way: ``ddp``, ``client``, ``halves`` or ``torchgpipe``.
         devices: GPUs.
-        batch: of all of them together.
+        batch: of all of them together, as the code had it.
         throughput: samples a second.
-        chunks: micro-batches of a pipeline.
+        chunks: micro-batches of a pipeline (default: of data parallel training, 1).
+        again: the throughput that its second table of RoBERTa prints of the same row (default: none).
     """
 
     model: str
@@ -29,33 +34,65 @@ class Compared:
     devices: int
     batch: int
     throughput: float
-    chunks: int | None = None
+    chunks: int = 1
+    again: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What the documents call it."""
+        if self.way == DDP:
+            return f"Dataparallel-{self.devices}gpu"
+        told = {CLIENT: "", HALVES: ", separated averagely", TORCHGPIPE: "(origin code)"}
+        return f"Pipeline-{self.devices}gpu{told[self.way]}"
+
+    @property
+    def over_base(self) -> float:
+        """How many times as fast it is as data parallel training on two GPUs: the documents' "speed up"."""
+        return self.throughput / base_of(self.model).throughput
+
+    @property
+    def at_equal_batch(self) -> float | None:
+        """A pipeline over data parallel training on as many GPUs with the same batch; None where that is unknown."""
+        if self.way == DDP:
+            return None
+        for row in COMPARED:
+            if (row.model, row.way, row.devices, row.batch) == (self.model, DDP, self.devices, self.batch):
+                return self.throughput / row.throughput
+        return None
 
 
+# Their data parallel program of CIFAR-10 takes 64 images on each GPU: "64" of two GPUs is a batch of 128.
 COMPARED = (
-    Compared(MOBILENET, "client", 2, 64, 228.57, 4),
-    Compared(MOBILENET, "ddp", 2, 64, 376.47),
-    Compared(MOBILENET, "client", 4, 256, 400.30, 4),
-    Compared(MOBILENET, "client", 4, 256, 397.30, 8),
-    Compared(MOBILENET, "ddp", 4, 256, 627.22),
-    Compared(ROBERTA, "client", 2, 32, 61.53, 4),
-    Compared(ROBERTA, "client", 2, 64, 68.82, 4),
-    Compared(ROBERTA, "ddp", 2, 32, 76.19),
-    Compared(ROBERTA, "client", 4, 64, 106.40, 4),
-    Compared(ROBERTA, "client", 4, 64, 96.40, 2),
-    Compared(ROBERTA, "ddp", 4, 64, 95.53),
-    Compared(MOBILENET, "even", 2, 64, 318.74, 4),
+    Compared(MOBILENET, DDP, 2, 128, 376.47),
+    Compared(MOBILENET, CLIENT, 2, 64, 228.57, 4),
+    Compared(MOBILENET, TORCHGPIPE, 2, 64, 213.33, 4),
+    Compared(MOBILENET, HALVES, 2, 64, 318.74, 4),
+    Compared(MOBILENET, CLIENT, 4, 256, 400.30, 4),
+    Compared(MOBILENET, TORCHGPIPE, 4, 256, 419.67, 4),
+    Compared(MOBILENET, CLIENT, 4, 256, 397.30, 8),
+    Compared(MOBILENET, DDP, 4, 256, 627.22),
+    Compared(ROBERTA, DDP, 2, 32, 76.19, again=76.19),
+    Compared(ROBERTA, CLIENT, 2, 32, 61.53, 4, again=62.19),
+    Compared(ROBERTA, CLIENT, 2, 64, 68.82, 4, again=69.57),
+    Compared(ROBERTA, CLIENT, 4, 64, 106.40, 4),
+    Compared(ROBERTA, CLIENT, 4, 64, 96.40, 2),
+    Compared(ROBERTA, DDP, 4, 64, 95.53, again=94.12),
+    Compared(ROBERTA, DDP, 3, 48, 90.56),
+    Compared(ROBERTA, DDP, 2, 64, 98.46),
+    Compared(ROBERTA, DDP, 3, 96, 111.67),
+    Compared(ROBERTA, DDP, 4, 128, 121.93),
+    Compared(ROBERTA, CLIENT, 2, 32, 64.03, 2),
 )
 
 
-def compared(model: str, way: str, devices: int) -> tuple[Compared, float] | None:
-    """Finds a row, the first that has a data parallel one of the same batch beside it, and how it stands to that."""
-    rows = [row for row in COMPARED if row.model == model and row.devices == devices]
-    for row in rows:
-        for base in rows:
-            if row.way == way and base.way == "ddp" and base.batch == row.batch:
-                return row, row.throughput / base.throughput
-    return None
+def base_of(model: str) -> Compared:
+    """Finds the row that the documents' speed-ups are over: data parallel training on two GPUs."""
+    return next(row for row in COMPARED if (row.model, row.way, row.devices) == (model, DDP, 2))
+
+
+def compared(model: str, devices: int) -> tuple[Compared, ...]:
+    """Lists the rows of a model on so many GPUs."""
+    return tuple(row for row in COMPARED if (row.model, row.devices) == (model, devices))
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,19 @@ held; the rest of the total is activations.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 
 from thinpipe.bench.devices import as_published, gpus, limited, release, synchronize
+from thinpipe.bench.naming import environment
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import Workload, parameter_count
 
 GIB = 2**30
 STEPS = 2
-ENVIRONMENT = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDNN_CONV_WSCAP_DBG")
-"""What decides how much the allocator reserves beyond what is needed, and how much cuDNN takes to work in."""
 ON_CPU = "peak memory is not measurable on CPU"
 
 
@@ -31,7 +29,6 @@ def measure_memory(
     devices: Sequence[torch.device],
     *,
     clear: bool = False,
-    limit: float | None = None,
     seed: int = 0,
     tick: Callable[[], None] = lambda: None,
 ) -> Record:
@@ -39,10 +36,9 @@ def measure_memory(
 
     Args:
         table: what all rows have in common.
-        row: the row.
+        row: the row; its limit holds for each GPU.
         devices: a device for each stage.
         clear: whether gradients are cleared between the steps (default: no, as published).
-        limit: GiB of each GPU that may be used (default: all there are).
         seed: of weights and data (default: 0).
         tick: called after every step, for a progress bar.
     """
@@ -50,12 +46,10 @@ def measure_memory(
     torch.manual_seed(seed)
     release(devices)
     notes = [] if gpus(devices) else [ON_CPU]
-    if limit is not None:
-        notes.append(f"limited to {limit:g} GiB of each GPU")
     results: dict[str, float | None] = {"reserved_gib": None, "allocated_gib": None}
     samples: dict[str, list[float]] = {}
     try:
-        with as_published(), limited(devices, limit):
+        with as_published(), limited(devices, row.limit):
             samples["step"] = _train(workload, clear=clear, tick=tick)
         results |= peaks(devices)
     except torch.OutOfMemoryError:
@@ -66,14 +60,18 @@ def measure_memory(
     total = results["reserved_gib"]
     activations = None if total is None else total - model
     results |= {"model_gib": model, "activations_gib": activations, "parameters": parameters}
-    published = {"reserved_gib": row.published.total, "activations_gib": row.published.activations}
+    published = {
+        "reserved_gib": row.published.total,
+        "model_gib": row.published.model,
+        "activations_gib": row.published.activations,
+    }
     settings = {
         **workload.settings(),
         "steps": STEPS,
         "gradients_cleared": clear,
-        "limit_gib": limit,
+        "limit_gib": row.limit if gpus(devices) else None,
         "seed": seed,
-        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        "environment": environment(),
     }
     return Record(table.bench, results, samples, settings, Machine.current(), row.name, published, notes)
 

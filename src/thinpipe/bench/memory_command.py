@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -10,10 +11,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from thinpipe.bench.memory import ON_CPU, STEPS, measure_memory
+from thinpipe.bench.naming import named
 from thinpipe.bench.options import Json, Output, Rows, Seed, Tiny, Where, chosen, kept, progress, report
+from thinpipe.bench.published_sheet import memory_sheet
 from thinpipe.bench.rows import AMOEBANET_MEMORY, UNET_MEMORY
-from thinpipe.bench.sheet import memory_sheet
-from thinpipe.bench.table import Table
+from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import tiny as tiny_table
 
 Clear: TypeAlias = Annotated[
@@ -22,9 +24,9 @@ Clear: TypeAlias = Annotated[
 Limit: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        min=0.1,
-        help="GiB of each GPU that may be used; cuDNN works in whatever is free, and the published cards had 22 "
-        "(default: all there are).",
+        min=0,
+        help="GiB of each GPU that may be used, 0 for all there are; cuDNN works in whatever is free (default: the 22 "
+        "of a published card for baseline, else all there are).",
     ),
 ]
 
@@ -47,7 +49,8 @@ def _memory_command(table: Table, about: str, size: str) -> Callable[..., None]:
 
     command.__doc__ = f"""{about}, beside torchgpipe's published table.
 
-    {size}.
+    {size}. Where all stages share a GPU the record's name says so. PYTORCH_CUDA_ALLOC_CONF sets the allocator;
+    published runs had the default one.
 
     Example: [bold]thinpipe bench {table.bench} --rows baseline,pipeline-1 --devices cuda[/bold]
     """
@@ -79,7 +82,20 @@ def _measure(
     with progress(STEPS * len(rows)) as done:
         records = []
         for row in rows:
-            tick = partial(done, row.name)
-            record = measure_memory(table, row, places.take(row.n), clear=clear, limit=limit, seed=seed, tick=tick)
-            records.append(kept(record, output=output, tiny=tiny))
-    report(table.bench, memory_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)
+            tick, capped = partial(done, row.name), _capped(row, limit)
+            record = measure_memory(table, capped, places.take(row.n), clear=clear, seed=seed, tick=tick)
+            different = ("tiny" * tiny, _limit_named(row, capped), "cleared" * clear)
+            records.append(kept(named(record, *different), output=output, tiny=tiny))
+    sheet = memory_sheet(replace(table, rows=tuple(rows)), records)
+    report(table.bench, sheet, records, output=output, tiny=tiny, as_json=as_json)
+
+
+def _capped(row: Row, limit: float | None) -> Row:
+    """Gives a row the limit that was asked for: its own by default, and none for 0."""
+    return row if limit is None else replace(row, limit=limit or None)
+
+
+def _limit_named(row: Row, capped: Row) -> str:
+    if capped.limit == row.limit:
+        return ""
+    return "no-limit" if capped.limit is None else f"limit-{capped.limit:g}"

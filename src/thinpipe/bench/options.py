@@ -27,8 +27,9 @@ Rows: TypeAlias = Annotated[
 Where: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="cuda: all GPUs, or one for all stages if a row has more stages than there are GPUs; a list, as "
-        "cuda:0,cuda:1; cpu:N: N stages of one core each (default: cuda if there is any, else all cores)."
+        help="cuda: all GPUs, or one for all stages if a row has more stages than there are GPUs; cuda:0: that one for "
+        "all stages; a list, as cuda:0,cuda:1; cpu:N: N stages of one core each (default: cuda if there is any, else "
+        "all cores)."
     ),
 ]
 Tiny: TypeAlias = Annotated[
@@ -44,6 +45,13 @@ Steps: TypeAlias = Annotated[
 ]
 Epochs: TypeAlias = Annotated[
     int, typer.Option(min=2, help="Epochs, the first of which is not counted; published: 10.")
+]
+AsPublished: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--published-epochs",
+        help="10 whole epochs with their remainder, whatever --epochs and --steps say.",
+    ),
 ]
 
 _WIDTH = 140
@@ -105,7 +113,9 @@ def report(
     """Prints the table and where its rows were ``kept``, and ends with a line of JSON if asked to."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
-    grid = Grid(*sheet.heads, title=sheet.title)
+    grid = Grid(title=sheet.title)
+    for head in sheet.heads:
+        grid.add_column(head, overflow="fold", no_wrap=head == sheet.heads[0])
     for line in sheet.lines:
         grid.add_row(*line)
     console.print(grid)

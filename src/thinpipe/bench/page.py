@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, heap, timeline, transparency
-from thinpipe.bench.data_parallel_sheet import data_parallel_sheet
+from thinpipe.bench import codecs, codecs_device, codecs_sheet, cores, heap, transparency
+from thinpipe.bench.data_parallel_sheet import every_row as data_parallel_every_row
 from thinpipe.bench.link_sheet import link_sheet
+from thinpipe.bench.published_sheet import memory_sheet, speed_sheet, timeline_sheet
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.rows import (
+    ACCURACY,
     AMOEBANET_MEMORY,
     AMOEBANET_SPEED,
     RESNET_SPEED,
@@ -21,19 +23,19 @@ from thinpipe.bench.rows import (
     UNET_SPEED,
     UNET_TIMELINE,
 )
-from thinpipe.bench.sheet import Sheet, cores_sheet, memory_sheet, speed_sheet, timeline_sheet, transparency_sheet
+from thinpipe.bench.sheet import Sheet, cores_sheet, transparency_sheet
 from thinpipe.bench.svg import bar_chart, line_chart
 from thinpipe.bench.table import Table
 from thinpipe.bench.train_rate import BENCH as TRAIN_RATE
 from thinpipe.bench.train_rate_sheet import accuracy_picture, train_rate_sheet
-from thinpipe.bench.versus_sheet import versus_sheet
+from thinpipe.bench.versus_sheet import earlier_sheet, every_row
 from thinpipe.reproduce.two_machines.row import order as two_machines_order
 from thinpipe.reproduce.two_machines.sheet import (
     COSTS_TITLE,
     TITLE,
     average_picture,
     costs_sheet,
-    documents_sheet,
+    published_sheet,
 )
 from thinpipe.train.recipes import RECIPES
 
@@ -67,6 +69,10 @@ class Section:
         sheet: makes its table.
         picture: draws its picture.
         more: draws further ones, by what they show.
+        rows: the published rows, which are shown even where nothing is recorded; records are found by their names and
+            not by ``order`` (default: none).
+        published: writes figures that are not of what ours are of, and why they are there (default: none).
+        whole: whether its table has all published rows, those that were not run among them.
     """
 
     name: str
@@ -78,9 +84,15 @@ class Section:
     sheet: Callable[[Sequence[Record]], Sheet]
     picture: Callable[[Sheet, Sequence[Record]], str]
     more: Mapping[str, Callable[[Sheet, Sequence[Record]], str]] = field(default_factory=dict)
+    rows: Table | None = None
+    published: Callable[[], Iterable[str]] = tuple
+    whole: bool = False
 
     def records(self, results: Path) -> list[Record]:
         """Reads the records of its rows, in their order."""
+        if self.rows is not None:
+            every = sorted((results / self.bench).glob("*.json"))
+            return [Record.load(file) for row in self.rows.rows for file in every if self.rows.row_of(file.stem) is row]
         files = [file for row in self.order for file in sorted((results / self.bench).glob(f"{row}.json"))]
         return [Record.load(file) for file in files]
 
@@ -102,9 +114,8 @@ def _section(table: Table, sheet: Callable[[Table, Sequence[Record]], Sheet]) ->
     optimizer = {"sgd": "SGD at 0.1", "rmsprop": "RMSprop"}[table.optimizer]
     loss = "binary" if table.network == "unet" else "1000-class"
     setting = f"Published: images of {table.pixels} x {table.pixels}, {loss} cross entropy, {optimizer}, float32."
-    names = (timeline.ROW,) if table is UNET_TIMELINE else tuple(row.name for row in table.rows)
-    command = f"thinpipe bench {table.bench}"
-    return Section(table.bench, table.bench, table.title, command, setting, names, partial(sheet, table), _bars)
+    bench, command = table.bench, f"thinpipe bench {table.bench}"
+    return Section(bench, bench, table.title, command, setting, (), partial(sheet, table), _bars, rows=table)
 
 
 _CORES = Section(
@@ -119,8 +130,8 @@ _CORES = Section(
 )
 
 
-def _training(data: str, network: str, options: str) -> Section:
-    rows = tuple(f"{data.lower()}-{way}" for way in ("bare", "pipe", "pipe-deferred"))
+def _training(data: str, network: str, options: str, published: Callable[[], Iterable[str]] = tuple) -> Section:
+    rows = tuple(f"{data.lower()}-{way}" for way in transparency.WAYS)
     return Section(
         f"{transparency.BENCH}-{data.lower()}",
         transparency.BENCH,
@@ -130,7 +141,22 @@ def _training(data: str, network: str, options: str) -> Section:
         rows,
         transparency_sheet,
         lambda _, records: curves_picture(records),
+        published=published,
     )
+
+
+def _accuracy() -> Iterator[str]:
+    """Writes torchgpipe's own table of transparency, of which nothing of ours can be a row."""
+    yield (
+        "torchgpipe's table is of ResNet-101 on ImageNet after 90 epochs: top-1 error in percent, trained by "
+        "torchgpipe, by `nn.DataParallel`, and as Goyal et al. published it. thinpipe has no row of it, which would "
+        "take ImageNet. What stands for it here is ResNet-18 on CIFAR-10, trained with and without a pipe: is the "
+        "error the same?\n"
+    )
+    yield line(["batch", "torchgpipe, published", "nn.DataParallel, published", "Goyal et al."])
+    yield line(["---"] * 4)
+    yield from (line([batch, *errors]) for batch, errors in ACCURACY.items())
+    yield ""
 
 
 def _codecs(
@@ -199,7 +225,7 @@ _LINK = Section(
     _bars,
 )
 
-_TWO_MACHINES_COMMAND = "thinpipe reproduce two-machines --bandwidth 4gbit,1gbit,100mbit"
+_TWO_MACHINES_COMMAND = "thinpipe reproduce two-machines --bandwidth 4gbit,1gbit,100mbit --cut before-relu,pooled"
 _TWO_MACHINES = (
     Section(
         "two-machines",
@@ -207,9 +233,12 @@ _TWO_MACHINES = (
         TITLE,
         _TWO_MACHINES_COMMAND,
         "A client has the data, the labels, the first and the last layers; a server has the middle. The cut "
-        "`documents` is Epipe's, after the first convolution and before the pooling.",
+        "`before-relu` is Epipe's: the first convolution and its norm are the client's, and so is all from the pooling "
+        "on. `pooled` has the server pool, which sends 49 times less at the second cut. A method is a codec, for "
+        "activations and gradients, or a learned bottleneck (`conv`) without a codec. What such trainings come to is "
+        "a table of its own, `thinpipe reproduce two-machines-accuracy`.",
         tuple(two_machines_order()),
-        documents_sheet,
+        published_sheet,
         _bars,
         {"average": average_picture},
     ),
@@ -229,12 +258,30 @@ _VERSUS = Section(
     "pipeline-vs-dp",
     "pipeline-vs-dp",
     "Pipeline and data parallel",
+    "thinpipe reproduce dp-vs-pipeline",
+    "Epipe's rows, trained by data parallel processes (`DistributedDataParallel`) and by pipelines. Rows beside which "
+    "nothing is published are one process alone, the batch of a pipeline trained by data parallel processes, or have a "
+    "codec at the cuts.",
+    tuple(
+        f"{model}-{processes}-{batch}"
+        for model in ("mobilenetv2", "roberta-base")
+        for processes in (2, 3, 4)
+        for batch in ("documents*", "b[0-9]*")
+    ),
+    every_row,
+    _bars,
+    whole=True,
+)
+
+_EARLIER_VERSUS = Section(
+    "pipeline-vs-dp-earlier",
+    "pipeline-vs-dp",
+    "Pipeline and data parallel, earlier settings",
     "thinpipe bench pipeline-vs-dp",
-    "The same batch, trained by one process, by data parallel processes (`DistributedDataParallel`) and by pipelines. "
-    "`even` is cut by measured time; in `client` the first process has the first and the last layers, and the others "
-    "have the middle.",
+    "The same batch for all. `even` is cut in as many parts as processes; in `client` the first process has the first "
+    "and the last layers.",
     tuple(f"{model}-{processes}" for model in ("mobilenetv2", "roberta-base") for processes in (2, 4)),
-    versus_sheet,
+    earlier_sheet,
     _bars,
 )
 
@@ -242,15 +289,17 @@ _DATA_PARALLEL = Section(
     "data-parallel",
     "data-parallel",
     "Data parallel, parts of a step",
-    "thinpipe bench data-parallel",
+    "thinpipe reproduce data-parallel",
     "`DistributedDataParallel` on the models of Epipe's tables, each part of a step timed by itself.",
     tuple(
-        f"{model}-{place}"
+        f"{model}-{processes}{which}"
         for model in ("mobilenetv2", "vgg13", "roberta-base")
-        for place in ("2", "4", "1-cuda", "2-cuda")
+        for processes in (2, 3, 4, 1)
+        for which in ("", "-cuda", "-b*")
     ),
-    data_parallel_sheet,
+    data_parallel_every_row,
     _bars,
+    whole=True,
 )
 
 
@@ -281,8 +330,8 @@ def _train_rate(recipe: str) -> Section:
     )
 
 
-TRAINED = tuple(map(_train_rate, RECIPES))
-"""Sections of what takes hours: those of which nothing is recorded are left out."""
+OPTIONAL = (_EARLIER_VERSUS, *map(_train_rate, RECIPES))
+"""Sections of earlier settings, and of what takes hours: those of which nothing is recorded are left out."""
 
 SECTIONS = (
     _section(UNET_MEMORY, memory_sheet),
@@ -298,7 +347,7 @@ SECTIONS = (
     _DATA_PARALLEL,
     _HEAP,
     _training("digits", "a small network", ""),
-    _training("CIFAR-10", "ResNet-18", " --data DIR"),
+    _training("CIFAR-10", "ResNet-18", " --data DIR", _accuracy),
     *_CODECS,
 )
 
@@ -316,7 +365,7 @@ def write_page(results: Path, docs: Path) -> Path:
     pictures = docs / "img"
     pictures.mkdir(parents=True, exist_ok=True)
     parts = [_INTRODUCTION]
-    for section in (*SECTIONS, *(each for each in TRAINED if each.records(results))):
+    for section in (*SECTIONS, *(each for each in OPTIONAL if each.records(results))):
         records = section.records(results)
         more = conditions_in(results / section.bench)
         parts.append("\n".join(_written(section, records, more, pictures, Path(os.path.relpath(results, docs)))))
@@ -339,25 +388,31 @@ def _written(
     yield f"## {section.title}\n"
     if not records:
         yield f"No results are recorded; `{section.command}` records them.\n"
-        return
+        yield from section.published()
+        if not section.whole and section.rows is None:
+            return
     sheet = section.sheet(records)
-    picture = pictures / f"{section.name}.svg"
-    picture.write_text(section.picture(sheet, records))
     yield f"{section.setting}\n"
-    yield f"![{sheet.title}: {sheet.measure}](img/{picture.name})\n"
-    for what, draw in section.more.items():
-        another = pictures / f"{section.name}-{what}.svg"
-        another.write_text(draw(sheet, records))
-        yield f"![{sheet.title}: {what}](img/{another.name})\n"
+    yield from section.published() if records else ()
+    drawn = {"": section.picture, **section.more} if records else {}
+    for what, draw in drawn.items():
+        picture = pictures / f"{'-'.join(filter(None, (section.name, what)))}.svg"
+        picture.write_text(draw(sheet, records))
+        yield f"![{sheet.title}: {what or sheet.measure}](img/{picture.name})\n"
+    yield from _lines(sheet, more)
+    for run, made in runs_of(records).items():
+        links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)
+        yield f"- {links}: {run}"
+    yield from [""] if records else []
+
+
+def _lines(sheet: Sheet, more: Sequence[str]) -> Iterator[str]:
+    """Writes a table and the notes below it."""
     yield line(sheet.heads)
     yield line(["---"] * len(sheet.heads))
     yield from map(line, sheet.lines)
     yield ""
     yield from (f"- {note}" for note in (*sheet.notes, *more))
-    yield ""
-    for run, made in runs_of(records).items():
-        links = ", ".join(f"[{record.row}]({record.path(results).as_posix()})" for record in made)
-        yield f"- {links}: {run}"
     yield ""
 
 

@@ -15,7 +15,8 @@ from torch import distributed
 
 from thinpipe.bench.cores_ranks import own_cores
 
-_START = timedelta(seconds=300)
+_PATIENCE = timedelta(seconds=1800)
+"""For the others to begin, and in every turn in which this process waits for one that computes alone."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Seating:
         torch.set_num_threads(self.threads)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         distributed.init_process_group(
-            backend, init_method=f"file://{self.store}", rank=self.rank, world_size=self.world, timeout=_START
+            backend, init_method=f"file://{self.store}", rank=self.rank, world_size=self.world, timeout=_PATIENCE
         )
 
 
@@ -61,6 +62,13 @@ def seatings(world: int, threads: int, store: str) -> list[Seating]:
         return tuple(cores[rank * threads : (rank + 1) * threads]) if cores else None
 
     return [Seating(rank, world, own(rank), threads, store) for rank in range(world)]
+
+
+def gpus_of(world: int) -> tuple[list[torch.device], str]:
+    """Gives every process a GPU, and names the group's backend: NCCL wants a GPU for each, gloo lets them share."""
+    count = torch.cuda.device_count()
+    backend = "cpu:gloo,cuda:nccl" if world <= count else "gloo"
+    return [torch.device("cuda", rank % count) for rank in range(world)], backend
 
 
 def slowest(work: Callable[[], None]) -> float:

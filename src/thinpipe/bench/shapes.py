@@ -83,6 +83,13 @@ class Shape:
         return [next(names) for _, names in blocks][1:]
 
     @property
+    def parts(self) -> list[str]:
+        """What is not as the documents have it, for the name of a row."""
+        if self.tiny:
+            return ["tiny"]
+        return [] if self == Shape.of(self.name) else [f"size{self.size}"]
+
+    @property
     def ends(self) -> int:
         """How many units a client has at each end: RoBERTa's has the first and the last layer as well."""
         return 2 if self.name == ROBERTA else 1
@@ -110,13 +117,13 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits, targets)
 
 
-def optimizer_of(name: str, parameters: Any) -> torch.optim.Optimizer:
+def optimizer_of(name: str, parameters: Any, *, momentum: float = 0.9) -> torch.optim.Optimizer:
     """Makes ``sgd`` with momentum, ``adamw``, or ``adamw_fused``, which updates a tensor in one go.
 
     Steps are small, for weights are random and only time counts.
     """
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=momentum)
     # None leaves the choice to PyTorch, as most programs do: one tensor after the other on a CPU, all at once on a GPU.
     return torch.optim.AdamW(parameters, lr=2e-5, fused=True if name == "adamw_fused" else None)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from thinpipe.bench.naming import compared_with
 from thinpipe.bench.record import Record
-from thinpipe.bench.table import Row, Table
+from thinpipe.bench.table import Table
 
 GROWING = (
     "The published batch grows with n and m, so the published speed-ups mix the gain of pipelining with that of a "
@@ -37,109 +38,30 @@ class Sheet:
     bars: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
-def memory_sheet(table: Table, records: Sequence[Record]) -> Sheet:
-    """Shows peak memory."""
-    heads = ["row", "size", "parameters", "n x m", "reserved", "allocated", "model", "published", "ours/published"]
-    lines, bars = [], {}
-    for record in records:
-        ours, published = record.results["reserved_gib"], record.published["reserved_gib"]
-        lines.append(
-            [
-                *_cut(record),
-                _number(ours, "{:.2f} GiB", record),
-                _number(record.results["allocated_gib"], "{:.2f} GiB", record),
-                _number(record.results["model_gib"], "{:.2f} GiB"),
-                _number(published, "{:.2f} GiB", missing="out of memory"),
-                _number(ratio(ours, published), "{:.2f}"),
-            ]
-        )
-        bars[record.row] = {"ours": ours, "published": published}
-    notes = [
-        "Peak memory of two steps, reserved by the allocator and summed over devices, ours and published.",
-        *_memory_apart(records),
-        *_one_device(records),
-        *_allocator(records),
-        "Model memory: the parameters' bytes times "
-        f"{table.copies}, for the gradient and whatever the optimizer keeps of each.",
-    ]
-    if any(record.settings["gradients_cleared"] for record in records):
-        notes.append("Gradients were cleared between the steps, which the published runs did not do.")
-    return Sheet(table.title, heads, lines, notes + notes_of(records), "peak memory reserved, GiB", bars)
-
-
-def _memory_apart(records: Sequence[Record]) -> Iterator[str]:
-    if any(record.published.get("activations_gib") for record in records):
-        yield "Published are the memory of the model and that of activations; the column has their sum, made here."
-
-
-def _one_device(records: Sequence[Record]) -> Iterator[str]:
-    """Says where stages shared a device, whose peak is at most the sum of the peaks of several."""
-    rows = [each.row for each in records if len(set(each.settings["devices"])) < len(each.settings["devices"])]
-    if rows:
-        yield (
-            f"{', '.join(rows)}: all stages on one device, where the published figure is a sum of the peaks of as many "
-            "devices as stages. Those peaks need not come at the same time, so ours may be less for that alone."
-        )
-
-
-def _allocator(records: Sequence[Record]) -> Iterator[str]:
-    if any("expandable_segments:True" in str(record.settings.get("environment")) for record in records):
-        yield "Ours ran with the allocator's expandable segments, which published runs did not have."
-
-
-def speed_sheet(table: Table, records: Sequence[Record]) -> Sheet:
-    """Shows throughput, and the speed-up over the row that the table compares with."""
-    heads = ["row", "size", "parameters", "n x m", "batch", "samples/s", "speed-up", "published", "published speed-up"]
-    base = _throughput(records, table.reference)
-    lines, bars = [], {}
-    for record in records:
-        speedup = ratio(record.results["throughput"], base)
-        lines.append(
-            [
-                *_cut(record),
-                str(record.settings["batch"]),
-                _number(record.results["throughput"], "{:.3f}", record),
-                _number(speedup, "{:.3f}x"),
-                _number(record.published["throughput"], "{:.3f}"),
-                _number(record.published["speedup"], "{:.3f}x"),
-            ]
-        )
-        bars[record.row] = {"ours": speedup, "published": record.published["speedup"]}
-    ran = ", ".join(f"{r.row} {r.settings['epochs']} x {r.settings['steps']}" for r in records)
-    full = ", ".join(f"{r.settings['published_epochs']} x {r.settings['published_steps']}" for r in records)
-    notes = [
-        f"Speed-up over {table.reference}; throughput is the mean over epochs, the first not counted.",
-        f"Epochs x steps: {ran}; published {full}.",
-    ]
-    if table.reference != "baseline":
-        notes.append(GROWING)
-    return Sheet(table.title, heads, lines, notes + notes_of(records), f"speed-up over {table.reference}", bars)
-
-
 def cores_sheet(table: Table, records: Sequence[Record]) -> Sheet:
     """Shows how cells scale over CPU cores."""
     heads = ["cell", "batch", "speed-up", "torchgpipe", "ours/torchgpipe", "ideal, equal", "ideal, measured"]
     heads += ["ours/ideal", "ideal, at once", "ours/at once", "ours over n2m1", "published over n2m1"]
-    base = _throughput(records, table.reference)
     lines, bars = [], {}
     for record in records:
-        results = record.results
+        results, row = record.results, table.row_of(record.row)
+        base = throughput_of(records, compared_with(table, row, record.row)) if row else None
         at_best = (results["ideal_partition"] or 0) * (results["micro_batching"] or 0)
         at_once = results.get("ideal_at_once")  # which older records lack
         lines.append(
             [
                 record.row,
                 str(record.settings["batch"]),
-                _number(results["speedup"], "{:.3f}x"),
-                _number(results["torchgpipe_speedup"], "{:.3f}x", missing="not installed"),
-                _number(results["over_torchgpipe"], "{:.3f}"),
-                _number(results["ideal_equal_stages"], "{:.3f}x"),
-                _number(at_best, "{:.3f}x"),
-                _number(results["of_ideal"], "{:.3f}"),
-                _number(at_once, "{:.3f}x"),
-                _number(results.get("of_ideal_at_once"), "{:.3f}"),
-                _number(ratio(results["throughput"], base), "{:.3f}x"),
-                _number(record.published["speedup_over_n2m1"], "{:.3f}x"),
+                number(results["speedup"], "{:.3f}x"),
+                number(results["torchgpipe_speedup"], "{:.3f}x", missing="not installed"),
+                number(results["over_torchgpipe"], "{:.3f}"),
+                number(results["ideal_equal_stages"], "{:.3f}x"),
+                number(at_best, "{:.3f}x"),
+                number(results["of_ideal"], "{:.3f}"),
+                number(at_once, "{:.3f}x"),
+                number(results.get("of_ideal_at_once"), "{:.3f}"),
+                number(ratio(results["throughput"], base), "{:.3f}x"),
+                number(record.published["speedup_over_n2m1"], "{:.3f}x"),
             ]
         )
         bars[record.row] = {
@@ -185,36 +107,6 @@ def _recomputed(records: Sequence[Record]) -> str:
     return " or ".join(dict.fromkeys(r.settings["checkpoint"] for r in records))
 
 
-def timeline_sheet(table: Table, records: Sequence[Record]) -> Sheet:
-    """Shows our one row beside the published four."""
-    heads = ["row", "samples/s", "utilization", "memory reserved"]
-    lines, bars = [], {}
-    for row in table.rows:
-        lines.append([f"{row.name}, published", *_timeline(row)])
-        bars[f"{row.name}, published"] = {"utilization": row.published.utilization}
-    for record in records:
-        results = record.results
-        lines.append(
-            [
-                record.row,
-                _number(results["throughput"], "{:.3f}", record),
-                _number(results["utilization"], "{:.0%}"),
-                _number(results["reserved_gib"], "{:.1f} GiB"),
-            ]
-        )
-        bars[record.row] = {"utilization": results["utilization"]}
-    return Sheet(table.title, heads, lines, notes_of(records), "utilization, share of time", bars)
-
-
-def _timeline(row: Row) -> list[str]:
-    figures = row.published
-    return [
-        _number(figures.throughput, "{:.3f}"),
-        _number(figures.utilization, "{:.0%}"),
-        _number(figures.total, "{:.1f} GiB"),
-    ]
-
-
 def transparency_sheet(records: Sequence[Record]) -> Sheet:
     """Shows the test error after each epoch, mean and deviation over seeds."""
     heads = ["epoch", *(record.row for record in records)]
@@ -244,18 +136,13 @@ def ratio(ours: float | None, theirs: float | None) -> float | None:
     return None if ours is None or not theirs else ours / theirs
 
 
-def _throughput(records: Sequence[Record], row: str) -> float | None:
+def throughput_of(records: Sequence[Record], row: str) -> float | None:
+    """Finds the throughput of a row, if it was measured."""
     return next((record.results["throughput"] for record in records if record.row == row), None)
 
 
-def _cut(record: Record) -> list[str]:
-    settings = record.settings
-    shape = f"{max(1, len(settings['balance']))} x {settings['micro_batches']}" if settings["balance"] else "bare"
-    size = ", ".join(map(str, settings["sizes"])) or settings["network"]
-    return [record.row, size, _number(record.results["parameters"], "{:,.0f}"), shape]
-
-
-def _number(value: float | None, form: str, record: Record | None = None, *, missing: str = "-") -> str:
+def number(value: float | None, form: str, record: Record | None = None, *, missing: str = "-") -> str:
+    """Writes a figure, or why there is none: out of memory if the record says so, else what is given."""
     if value is not None:
         return form.format(value)
     return "out of memory" if record is not None and "out of memory" in record.notes else missing

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
-from thinpipe.bench.devices import as_published, gpus, release, synchronize
+from thinpipe.bench.devices import as_published, release, synchronize
+from thinpipe.bench.naming import environment
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import Workload, parameter_count
-
-PUBLISHED_EPOCHS = 10
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,28 @@ class Length:
     epochs: int
     steps: int | None
 
+    @classmethod
+    def of(cls, epochs: int, steps: int, *, published: bool) -> Length:
+        """Reads the options of a command, where 0 steps are the whole epoch."""
+        return PUBLISHED if published else cls(epochs, steps or None)
+
+    def different(self, usual: Length) -> str:
+        """Says in a record's name how long it was, if that is not as usual."""
+        if self == usual:
+            return ""
+        if self == PUBLISHED:
+            return "published-epochs"
+        return f"{self.epochs}-whole-epochs" if self.steps is None else f"{self.epochs}x{self.steps}"
+
     def batches(self, row: Row, dataset: int) -> list[int]:
         """Lists the rows of each step of an epoch."""
         full, rest = divmod(dataset, row.batch)
         if self.steps is not None and self.steps <= full:
             return [row.batch] * self.steps
         return [row.batch] * full + ([rest] if rest else [])
+
+
+PUBLISHED = Length(10, None)
 
 
 def measure_speed(
@@ -66,7 +81,7 @@ def measure_speed(
     workload = Workload(table, row, list(devices))
     torch.manual_seed(seed)
     release(devices)
-    notes = [f"all {row.n} stages on one GPU"] if row.n > 1 and len(gpus(devices)) == 1 else []
+    notes = []
     if row.recompute == "cheap":
         notes.append("not among the published rows: the results of convolutions are kept, and the rest is recomputed")
     if row.rival:
@@ -86,12 +101,13 @@ def measure_speed(
     settings = {
         **workload.settings(),
         "epochs": length.epochs,
-        "published_epochs": PUBLISHED_EPOCHS,
+        "published_epochs": PUBLISHED.epochs,
         "steps": len(batches),
         "published_steps": -(-table.dataset // row.batch),
         "samples_an_epoch": sum(batches),
         "cudnn_benchmark": autotune,
         "seed": seed,
+        "environment": environment(),
     }
     machine = Machine.current(*(["torchgpipe"] if row.rival else []))
     return Record(table.bench, results, samples, settings, machine, row.name, published, notes)

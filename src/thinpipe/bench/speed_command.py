@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -12,14 +12,33 @@ import typer
 
 from thinpipe.bench.cores import AUTO, BENCH, Workers, measure_cell
 from thinpipe.bench.link_processes import RankError
-from thinpipe.bench.options import Epochs, Json, Output, Rows, Seed, Steps, Tiny, Where, chosen, kept, progress, report
+from thinpipe.bench.naming import named
+from thinpipe.bench.options import (
+    AsPublished,
+    Epochs,
+    Json,
+    Output,
+    Rows,
+    Seed,
+    Steps,
+    Tiny,
+    Where,
+    chosen,
+    kept,
+    progress,
+    report,
+)
+from thinpipe.bench.published_sheet import speed_sheet
 from thinpipe.bench.rows import AMOEBANET_SPEED, RESNET_SPEED, UNET_SPEED
-from thinpipe.bench.sheet import cores_sheet, speed_sheet
+from thinpipe.bench.sheet import cores_sheet
 from thinpipe.bench.speed import Length, measure_speed
 from thinpipe.bench.table import Mode, Table
 from thinpipe.bench.workload import resized, with_batch
 from thinpipe.bench.workload import tiny as tiny_table
 from thinpipe.help import MORE, HelpAll
+
+USUAL = Length(3, 10)
+"""How long a row is measured unless more is asked for."""
 
 Autotune: TypeAlias = Annotated[
     bool, typer.Option("--cudnn-benchmark", help="Let cuDNN try its algorithms out; the published runs did not.")
@@ -35,17 +54,20 @@ def _speed_command(published: Table, about: str) -> Callable[..., None]:
         devices: Where = None,
         steps: Steps = 10,
         epochs: Epochs = 3,
+        published_epochs: AsPublished = False,
         autotune: Autotune = False,
         tiny: Tiny = False,
         seed: Seed = 0,
         json: Json = False,
         output: Output = None,
     ) -> None:
-        length = Length(epochs, steps or None)
+        length = Length.of(epochs, steps, published=published_epochs)
         table = tiny_table(published) if tiny else published
         _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
 
     command.__doc__ = f"""{about}, beside torchgpipe's published table.
+
+    Whatever differs from its row is in a record's name: another length, or one GPU for several stages.
 
     Example: [bold]thinpipe bench {published.bench} --rows baseline,pipeline-1 --devices cuda[/bold]
     """
@@ -71,6 +93,7 @@ def amoebanet_speed_command(
     ] = None,
     steps: Steps = 10,
     epochs: Epochs = 3,
+    published_epochs: AsPublished = False,
     autotune: Autotune = False,
     tiny: Tiny = False,
     seed: Seed = 0,
@@ -110,21 +133,32 @@ def amoebanet_speed_command(
 
     Example: [bold]thinpipe bench amoebanet-speed --devices cpu:8 --model 18,64 --pixels 64 --fixed-batch 64[/bold]
     """
-    table = tiny_table(AMOEBANET_SPEED) if tiny else AMOEBANET_SPEED
-    table = replace(table, pixels=pixels or table.pixels)
-    if model is not None:
-        table = _with_model(table, model)
-    if fixed_batch is not None:
-        table = with_batch(table, fixed_batch)
-    if checkpoint is not None:
-        mode = _mode(checkpoint)
-        table = replace(table, rows=tuple(replace(row, checkpoint=mode) for row in table.rows))
+    variant = _Variant(model=model, pixels=pixels, batch=fixed_batch, checkpoint=checkpoint)
+    table = variant.of(tiny_table(AMOEBANET_SPEED) if tiny else AMOEBANET_SPEED)
     chosen_rows, places = chosen(table, rows, devices)
     if not places.cpu:
-        length = Length(epochs, steps or None)
-        _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
+        length = Length.of(epochs, steps, published=published_epochs)
+        _measure(
+            table,
+            rows,
+            devices,
+            length,
+            different=variant.different(_Variant()),
+            autotune=autotune,
+            tiny=tiny,
+            seed=seed,
+            as_json=json,
+            output=output,
+        )
         return
     seconds = 0.05 if tiny else 2.0
+    different = [
+        "tiny" * tiny,
+        *variant.different(_ON_CORES),
+        "threads" * (workers is Workers.THREADS),
+        schedule * (schedule != AUTO),
+        f"seed-{seed}" * bool(seed),
+    ]
     records = []
     with progress((rounds + 1) * len(chosen_rows)) as done:
         for row in chosen_rows:
@@ -144,8 +178,54 @@ def amoebanet_speed_command(
             except RankError as error:
                 typer.echo(f"row {row.name}: {error}", err=True)
                 raise typer.Exit(1) from error
+            cell = replace(cell, row="-".join(filter(None, (cell.row, *different))))
             records.append(kept(cell, output=output, tiny=tiny))
     report(BENCH, cores_sheet(table, records), records, output=output, tiny=tiny, as_json=json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Variant:
+    """What AmoebaNet-D's table is changed to; None is what was published.
+
+    Args:
+        model: layers and filters, as 18,64.
+        pixels: of images.
+        batch: of every row.
+        checkpoint: of every row.
+    """
+
+    model: str | None = None
+    pixels: int | None = None
+    batch: int | None = None
+    checkpoint: str | None = None
+
+    def of(self, table: Table) -> Table:
+        """Changes a table."""
+        table = replace(table, pixels=self.pixels or table.pixels)
+        if self.model is not None:
+            table = _with_model(table, self.model)
+        if self.batch is not None:
+            table = with_batch(table, self.batch)
+        if self.checkpoint is not None:
+            mode = _mode(self.checkpoint)
+            table = replace(table, rows=tuple(replace(row, checkpoint=mode) for row in table.rows))
+        return table
+
+    def different(self, usual: _Variant) -> list[str]:
+        """Says in a record's name what is not as usual."""
+        if self == _Variant() != usual:
+            return ["published"]
+        words = {"model": "{}", "pixels": "{}px", "batch": "batch-{}", "checkpoint": "{}"}
+        mine, theirs = asdict(self), asdict(usual)
+        return [
+            f"published-{name}" if mine[name] is None else word.format(mine[name]).replace(",", "-").replace(" ", "")
+            for name, word in words.items()
+            if mine[name] != theirs[name]
+        ]
+
+
+_ON_CORES = _Variant(model="18,64", pixels=128, batch=64, checkpoint="never")
+"""The table that is on the page of benchmarks: a published one takes hours on cores."""
 
 
 def _ticking(tick: Callable[[], None], turns: range) -> Iterator[int]:
@@ -178,6 +258,7 @@ def _measure(
     devices: str | None,
     length: Length,
     *,
+    different: Sequence[str] = (),
     autotune: bool,
     tiny: bool,
     seed: int,
@@ -192,5 +273,7 @@ def _measure(
             record = measure_speed(
                 table, row, places.take(row.n), length=length, autotune=autotune, seed=seed, tick=tick
             )
-            records.append(kept(record, output=output, tiny=tiny))
-    report(table.bench, speed_sheet(table, records), records, output=output, tiny=tiny, as_json=as_json)
+            words = ("tiny" * tiny, *different, length.different(USUAL), "autotuned" * autotune)
+            records.append(kept(named(record, *words), output=output, tiny=tiny))
+    sheet = speed_sheet(replace(table, rows=tuple(rows)), records)
+    report(table.bench, sheet, records, output=output, tiny=tiny, as_json=as_json)

@@ -14,18 +14,39 @@ class Published:
     """What was printed for a row; None where nothing was.
 
     Args:
+        parameters: how many, as printed.
         throughput: samples a second.
         speedup: over the row that the table compares with.
         total: peak memory reserved, summed over devices, in GiB.
-        activations: of that, what is not parameters, gradients and averages, where it was printed apart.
+        model: memory of parameters, gradients and averages, in GiB, where it was printed apart from activations.
+        activations: the rest of the peak, in GiB, where it was printed apart.
         utilization: the share of time in which a GPU was busy.
     """
 
+    parameters: str = ""
     throughput: float | None = None
     speedup: float | None = None
     total: float | None = None
+    model: float | None = None
     activations: float | None = None
     utilization: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Huang:
+    """What torchgpipe's page repeats of GPipe's paper, by Huang et al., for a row, in the paper's units.
+
+    Args:
+        parameters: how many.
+        model: memory of the model.
+        activations: peak memory of activations.
+        speedup: over the row that the table compares with.
+    """
+
+    parameters: str = ""
+    model: str = ""
+    activations: str = ""
+    speedup: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +62,10 @@ class Row:
         checkpoint: which micro-batches are recomputed.
         recompute: what is repeated of them.
         rival: whether it is torchgpipe that trains it, not us.
+        in_place: whether the LeakyReLU of a U-Net works in place, which the published one does not.
+        limit: GiB of each GPU that may be used; None for all there are.
         published: the authors' figures.
+        huang: those of GPipe's paper; None where none are printed beside them.
     """
 
     name: str
@@ -52,7 +76,10 @@ class Row:
     checkpoint: Mode = "except_last"
     recompute: Literal["all", "cheap"] = "all"
     rival: bool = False
+    in_place: bool = False
+    limit: float | None = None
     published: Published = field(default_factory=Published)
+    huang: Huang | None = None
 
     @property
     def n(self) -> int:
@@ -90,3 +117,8 @@ class Table:
     dataset: int = 0
     reference: str = "baseline"
     rows: tuple[Row, ...]
+
+    def row_of(self, record: str) -> Row | None:
+        """Finds the row that a record is of, by its name: the row's, and what was different (see ``naming``)."""
+        found = [row for row in self.rows if f"{record}-".startswith(f"{row.name}-")]
+        return max(found, key=lambda row: len(row.name), default=None)

@@ -1,7 +1,7 @@
 """Measures how busy the devices of a pipeline are: throughput, utilization and memory of four stages of a U-Net.
 
 The published table takes torchgpipe apart: without the order of micro-batches, with it, with streams for copies, and
-with skips that bypass the stages between. A ``Pipe`` always has all of these, so it is one row.
+with skips that bypass the stages between. A ``Pipe`` always has all of these, so ours is one row, beside the last.
 
 Utilization is the share of time in which a device computes. On a GPU that is the union of the kernels' times, which a
 profiler notes in steps of their own; on CPU cores the time that a stage's thread had its core, by its own clock.
@@ -13,6 +13,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -21,36 +22,37 @@ from torch.profiler import ProfilerActivity, profile
 
 from thinpipe.bench.devices import as_published, gpus, release, synchronize
 from thinpipe.bench.memory import GIB, ON_CPU
+from thinpipe.bench.naming import environment
 from thinpipe.bench.record import Machine, Record
 from thinpipe.bench.speed import Length
-from thinpipe.bench.table import Table
+from thinpipe.bench.table import Row, Table
 from thinpipe.bench.workload import Workload
 
-ROW = "thinpipe"
 NOT_RUN = (
-    "beside the published rows, of which baseline, dep-x-x and dep-str-x cannot be run: they switch off the order of "
-    "micro-batches, the streams of copies and the skips past stages, which a Pipe always has"
+    "baseline, dep-x-x and dep-str-x switch off the order of micro-batches, the streams of copies and the skips past "
+    "stages, which a Pipe always has; dep-str-ptl is what thinpipe stands beside"
 )
 
 
 def measure_timeline(
     table: Table,
+    row: Row,
     devices: Sequence[torch.device],
     *,
     length: Length,
     seed: int = 0,
     tick: Callable[[], None] = lambda: None,
 ) -> Record:
-    """Trains the row whose settings all published rows share, and measures how busy its devices are.
+    """Trains a row and measures how busy its devices are.
 
     Args:
-        table: the published rows.
+        table: what all rows have in common.
+        row: the row.
         devices: a device for each stage.
         length: how long.
         seed: of weights and data (default: 0).
         tick: called after every epoch, for a progress bar.
     """
-    row = table.rows[-1]
     workload = Workload(table, row, list(devices))
     torch.manual_seed(seed)
     release(devices)
@@ -62,17 +64,13 @@ def measure_timeline(
             torch.cuda.reset_peak_memory_stats(gpu)
         seconds, shares = [], []
         for _ in range(length.epochs):
-            took, busy = _epoch(lambda: [step() for _ in batches], devices)
+            took, busy = _epoch(lambda: [step(rows) for rows in batches], devices)
             seconds.append(took)
             shares.append(busy)
             tick()
         reserved = sum(torch.cuda.max_memory_reserved(gpu) for gpu in gpus(devices)) / GIB
-        share = _kernels_share(step, devices) if gpus(devices) else statistics.mean(shares[1:])
-    notes = [NOT_RUN]
-    if not gpus(devices):
-        notes.append(ON_CPU)
-    elif len(gpus(devices)) < row.n:
-        notes.append(f"all {row.n} stages on {len(gpus(devices))} GPU, where published were {row.n}")
+        share = _kernels_share(partial(step, row.batch), devices) if gpus(devices) else statistics.mean(shares[1:])
+    notes = [] if gpus(devices) else [ON_CPU]
     results = {
         "throughput": statistics.mean(sum(batches) / each for each in seconds[1:]),
         "utilization": share,
@@ -84,17 +82,19 @@ def measure_timeline(
         "steps": len(batches),
         "utilization": "union of kernel times in two profiled steps" if gpus(devices) else "CPU time of stage threads",
         "seed": seed,
+        "environment": environment(),
     }
     samples = {"epoch": seconds[1:], "first epoch, not counted": seconds[:1]}
-    return Record(table.bench, results, samples, settings, Machine.current(), ROW, notes=notes)
+    return Record(table.bench, results, samples, settings, Machine.current(), row.name, notes=notes)
 
 
-def _step(workload: Workload, module: nn.Module) -> Callable[[], None]:
+def _step(workload: Workload, module: nn.Module) -> Callable[[int], None]:
+    """Makes a step of training on the first rows of the batch."""
     images, target = workload.batch()
     optimizer = workload.optimizer(module.parameters())
 
-    def step() -> None:
-        workload.loss(module(images), target).backward()
+    def step(rows: int) -> None:
+        workload.loss(module(images[:rows]), target[:rows]).backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -14,7 +13,8 @@ import torch
 from rich.console import Console
 
 from thinpipe.bench.devices import gpus, release
-from thinpipe.bench.memory import ENVIRONMENT, peaks
+from thinpipe.bench.memory import peaks
+from thinpipe.bench.naming import environment
 from thinpipe.bench.record import Machine, Record, without_folders
 from thinpipe.bench.sheet import ratio
 from thinpipe.bench.train_rate import BENCH, ONE_DEVICE, Plan, Row
@@ -193,7 +193,7 @@ def record_of(plan: Plan, row: Row, timed: Timed, alone: Record | None) -> Recor
             # Where encoders lie is no part of what is trained.
             "recipe": without_folders(recipe.numbers()),
             "settings": settings.to_json(),
-            "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            "environment": environment(),
         },
         Machine.current(*(("transformers",) if reads_texts(recipe.name) else ())),
         row=f"{recipe.name}-{row.file}",

@@ -9,7 +9,7 @@ network's, and the test error with them. Without BatchNorm, or in one micro-batc
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,6 +26,8 @@ from thinpipe.models import resnet18
 from thinpipe.runtime.pipe import Pipe
 
 BENCH = "transparency"
+EPOCHS, CHUNKS, STAGES = 10, 4, 2
+WAYS = ("bare", "pipe", "pipe-deferred")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,16 @@ class Plan:
     seeds: int
     batch: int = 128
     rate: float = 0.05
-    chunks: int = 4
+    chunks: int = CHUNKS
     deferred: bool = False
+
+    def different(self, way: str, stages: int) -> list[str]:
+        """Says in a record's name what is not as usual, seeds apart, of which more replace fewer."""
+        words = [] if self.epochs == EPOCHS else [f"{self.epochs}-epochs"]
+        if way != "bare":
+            words += [] if self.chunks == CHUNKS else [f"{self.chunks}-chunks"]
+            words += [] if stages == STAGES else [f"{stages}-stages"]
+        return words
 
 
 def digits() -> Pictures:
@@ -56,9 +66,9 @@ def digits() -> Pictures:
 
 
 def few(data: Pictures, rows: int) -> Pictures:
-    """Keeps the first images, to try a command."""
+    """Keeps the first images, to try a command; says so in their name."""
     kept = data.train_images[:rows], data.train_labels[:rows], data.test_images[:rows], data.test_labels[:rows]
-    return Pictures(data.name, *kept)
+    return Pictures(f"{data.name}-tiny", *kept)
 
 
 def network(data: Pictures) -> nn.Sequential:
@@ -73,8 +83,12 @@ def network(data: Pictures) -> nn.Sequential:
 
 
 def compare(
-    data: Pictures, plan: Plan, devices: Sequence[torch.device], tick: Callable[[str], None] = lambda _: None
-) -> list[Record]:
+    data: Pictures,
+    plan: Plan,
+    devices: Sequence[torch.device],
+    tick: Callable[[str], None] = lambda _: None,
+    begun: Callable[[str], Record | None] = lambda _: None,
+) -> Iterator[list[Record]]:
     """Trains bare and in a pipe from every seed.
 
     Args:
@@ -82,9 +96,11 @@ def compare(
         plan: what is trained.
         devices: a device for each stage; the bare network has the first.
         tick: called after every epoch with the name of the row, for a progress bar.
+        begun: finds an earlier record by the name of its row. Seeds that the same code trained in the same way on the
+            same kind of machine are taken from it.
 
-    Returns:
-        A record of the bare network and one of the pipe: the error after each epoch, by seed.
+    Yields:
+        After each seed a record of the bare network and one of the pipe: the error after each epoch, by seed.
     """
 
     def piped(model: nn.Sequential) -> nn.Module:
@@ -96,25 +112,37 @@ def compare(
         "bare": (lambda model: model.to(devices[0]), devices[0]),
         "pipe-deferred" if plan.deferred else "pipe": (piped, devices[-1]),
     }
-    records = []
-    for way, (build, last) in ways.items():
-        row = f"{data.name.lower()}-{way}"
-        curves = {}
-        with as_published():
-            for seed in range(plan.seeds):
-                torch.manual_seed(seed)
-                module = build(network(data))
-                curves[f"seed {seed}"] = _train(module, data, plan, seed, devices[0], last, partial(tick, row))
-        records.append(_record(row, data, plan, devices, curves))
-    return records
+    rows = {way: "-".join((data.name.lower(), way, *plan.different(way, len(devices)))) for way in ways}
+    curves = {way: _continued(begun(rows[way]), _record(rows[way], way, data, plan, devices, {})) for way in ways}
+    for seed in range(plan.seeds):
+        for way, (build, last) in ways.items():
+            if f"seed {seed}" not in curves[way]:
+                with as_published():
+                    torch.manual_seed(seed)
+                    module = build(network(data))
+                    errors = _train(module, data, plan, seed, devices[0], last, partial(tick, rows[way]))
+                curves[way][f"seed {seed}"] = errors
+        yield [_record(rows[way], way, data, plan, devices, curves[way]) for way in ways]
+
+
+def _continued(before: Record | None, now: Record) -> dict[str, list[float]]:
+    """Takes over the curves of an earlier record, if it differs in the number of its seeds at most."""
+    if before is None or now.commit is None or now.is_dirty:  # of which nobody knows whether it is the same code
+        return {}
+    same = (before.settings | {"seeds": None}, before.machine, before.commit) == (
+        now.settings | {"seeds": None},
+        now.machine,
+        now.commit,
+    )
+    return dict(before.samples) if same else {}
 
 
 def _record(
-    row: str, data: Pictures, plan: Plan, devices: Sequence[torch.device], curves: dict[str, list[float]]
+    row: str, way: str, data: Pictures, plan: Plan, devices: Sequence[torch.device], curves: dict[str, list[float]]
 ) -> Record:
     finals = [curve[-1] for curve in curves.values()]
     results: dict[str, float | None] = {
-        "error": statistics.mean(finals),
+        "error": statistics.mean(finals) if finals else None,
         "deviation": statistics.stdev(finals) if len(finals) > 1 else None,
     }
     settings = {
@@ -122,11 +150,14 @@ def _record(
         "train_images": len(data.train_labels),
         "test_images": len(data.test_labels),
         **vars(plan),
-        "stages": len(devices) if "pipe" in row else 1,
+        "seeds": len(curves),
+        "stages": len(devices),
         "devices": [str(device) for device in devices],
         "samples": "test error after each epoch",
     }
-    return Record(BENCH, results, curves, settings, Machine.current(), row)
+    if way == "bare":
+        settings |= {"stages": 1, "chunks": 1, "deferred": False, "devices": settings["devices"][:1]}
+    return Record(BENCH, results, dict(curves), settings, Machine.current(), row)
 
 
 def _train(

@@ -1,4 +1,4 @@
-"""``thinpipe bench pipeline-vs-dp``: the same batch trained by a pipeline and by data parallel processes.
+"""``thinpipe bench pipeline-vs-dp``: batches trained by pipelines and by data parallel processes.
 
 A row is a model on so many processes, each on cores of its own where there are enough. Within a row all variants take
 turns in the same processes, so what disturbs one disturbs the others.
@@ -10,72 +10,33 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from thinpipe.bench.documents import DDP
 from thinpipe.bench.link_processes import run_ranks
 from thinpipe.bench.measure import Samples
 from thinpipe.bench.record import Machine, Record
-from thinpipe.bench.seating import seatings
-from thinpipe.bench.shapes import OPTIMIZERS, Shape
-from thinpipe.bench.versus_cut import Cut, Manner, cut, micro_batch, unit_seconds
+from thinpipe.bench.seating import Seating, seatings
+from thinpipe.bench.shapes import OPTIMIZERS
+from thinpipe.bench.versus_cut import Cut, Manner, documents_cut, micro_batch, timed_cut, unit_seconds
+from thinpipe.bench.versus_plan import ALONE, Plan, Variant
 from thinpipe.bench.versus_rank import Assignment, Taken
-from thinpipe.bench.versus_variants import ALONE, DDP, name_of
 from thinpipe.cutting import split
 
 BENCH = "pipeline-vs-dp"
-CODEC = "had:4"
+WARM_UP = 1
 
-_PATIENCE = 1800.0
-_WARM_UP = 1
+_PATIENCE = 6 * 3600.0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A row.
-
-    Args:
-        shape: the model.
-        processes: how many.
-        rows: of the batch, all processes together.
-        chunks: micro-batches of a pipeline (default: 4).
-        codec: at the cuts of those pipelines that have one (default: ``had:4``).
-        schedule: of pipelines (default: ``1f1b``).
-        threads: of each process, and cores (default: 1).
-        rounds: how often each variant is timed (default: 3).
-        profile_seconds: about how long to measure the units of the model (default: 2).
-        seed: of weights and data (default: 0).
-    """
-
-    shape: Shape
-    processes: int
-    rows: int
-    chunks: int = 4
-    codec: str = CODEC
-    schedule: str = "1f1b"
-    threads: int = 1
-    rounds: int = 3
-    profile_seconds: float = 2.0
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """The row."""
-        return f"{self.shape.name}-{self.processes}"
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """What is timed."""
-        return ALONE, DDP, *(name_of(manner, codec) for manner in Manner for codec in (None, self.codec))
-
-    @property
-    def steps(self) -> int:
-        """How many steps all variants take together."""
-        return (_WARM_UP + self.rounds) * len(self.variants)
+def steps_of(plan: Plan) -> int:
+    """Counts the steps that all variants take together."""
+    return (WARM_UP + plan.rounds) * len(plan.variants)
 
 
 def bench_versus(plan: Plan, *, tick: Callable[[str], None] = lambda _: None) -> Record:
@@ -90,9 +51,9 @@ def bench_versus(plan: Plan, *, tick: Callable[[str], None] = lambda _: None) ->
         ImportError: the model comes from a package that is not installed.
     """
     model, cuts, costs = _dealt(plan)
-    samples: dict[str, list[float]] = {name: [] for name in plan.variants}
+    samples: dict[str, list[float]] = {each.name: [] for each in plan.variants}
     sent: dict[str, float] = {}
-    losses: dict[str, list[float]] = {name: [] for name in plan.variants}
+    losses: dict[str, list[float]] = {each.name: [] for each in plan.variants}
 
     def hear(line: str) -> None:
         taken = Taken(**json.loads(line))
@@ -104,66 +65,105 @@ def bench_versus(plan: Plan, *, tick: Callable[[str], None] = lambda _: None) ->
 
     with tempfile.TemporaryDirectory(prefix="thinpipe-") as folder:
         places = seatings(plan.processes, plan.threads, str(Path(folder, "store")))
-        assignments = [
-            Assignment(
-                seating=place,
-                shape=plan.shape,
-                rows=plan.rows,
-                chunks=plan.chunks,
-                schedule=plan.schedule,
-                cuts={str(manner): where for manner, where in cuts.items()},
-                variants=plan.variants,
-                rounds=plan.rounds,
-                warm_up=_WARM_UP,
-                seed=plan.seed,
-            )
-            for place in places
-        ]
         module = [sys.executable, "-m", "thinpipe.bench.versus_rank"]
+        assignments = [_assignment(plan, places, rank, cuts) for rank in range(plan.processes)]
         run_ranks([[*module, each.text()] for each in assignments], hear, patience=_PATIENCE)
     settings = {
-        **{name: value for name, value in asdict(plan).items() if name != "shape"},
+        **plan.settings(),
         "model": plan.shape.name,
         "size": plan.shape.size,
         "tiny": plan.shape.tiny,
         "optimizer": OPTIMIZERS[plan.shape.name],
         "parameters": sum(p.numel() for p in model.parameters()),
         "pinned_to": [place.cores for place in places],
-        "cuts": {str(manner): asdict(where) for manner, where in cuts.items()},
+        "cuts": {name: asdict(where) for name, where in cuts.items()},
         "unit_seconds": costs,
         "losses": losses,
-        "largest_share": {str(manner): _largest_share(model, where) for manner, where in cuts.items()},
+        "largest_share": {name: _largest_share(model, where) for name, where in cuts.items()},
     }
-    notes = [] if places[0].cores else ["processes shared cores, of which there were too few: times mean little"]
+    notes = _notes(plan, places)
     notes += [f"the loss of {name} was not finite" for name, each in losses.items() if not all(map(isfinite, each))]
-    machine = Machine.current("transformers")
-    return Record(BENCH, results(Samples(samples), sent), samples, settings, machine, plan.name, notes=notes)
+    machine = Machine.current("transformers", "torchgpipe")
+    found = results(Samples(samples), sent, plan.variants, plan.base)
+    return Record(BENCH, found, samples, settings, machine, plan.name, notes=notes)
 
 
-def results(samples: Samples, sent: Mapping[str, float]) -> dict[str, float | None]:
-    """Gives seconds and bytes of a batch, and speed-ups: medians of ratios within rounds."""
+def results(
+    samples: Samples, sent: Mapping[str, float], variants: Sequence[Variant], base: Variant
+) -> dict[str, float | None]:
+    """Gives throughput and bytes, and ratios of throughputs: medians of those within rounds.
+
+    Args:
+        samples: seconds of every variant.
+        sent: bytes of every variant.
+        variants: all of them.
+        base: the one that speed-ups are over.
+    """
+    alone = next(each for each in variants if each.way == ALONE)
+
+    def over(other: Variant, each: Variant) -> float:
+        return samples.ratio(other.name, each.name) * each.rows / other.rows
+
     found: dict[str, float | None] = {}
-    for name in samples.seconds:
-        found[f"{name}_seconds"] = samples.median(name)
-        found[f"{name}_megabytes"] = sent[name] / 1e6
-        found[f"{name}_speedup"] = samples.ratio(ALONE, name)
-        found[f"{name}_over_ddp"] = samples.ratio(DDP, name)
+    for each in variants:
+        equal = Variant(DDP, each.rows, each.processes)
+        piped = each.way not in (ALONE, DDP)
+        found[f"{each.name}_throughput"] = each.rows / samples.median(each.name)
+        found[f"{each.name}_megabytes"] = sent[each.name] / 1e6
+        found[f"{each.name}_over_base"] = over(base, each)
+        found[f"{each.name}_over_equal_batch"] = over(equal, each) if piped and equal in variants else None
+        found[f"{each.name}_over_one"] = over(alone, each)
     return found
 
 
-def _dealt(plan: Plan) -> tuple[nn.Module, dict[Manner, Cut], list[float]]:
-    """Measures the model's units with as many threads as a rank has, and cuts by that."""
+def _assignment(plan: Plan, places: Sequence[Seating], rank: int, cuts: Mapping[str, Cut]) -> Assignment:
+    # Small operators wait for threads longer than they compute.
+    cores = [] if plan.shape.tiny else [core for place in places for core in place.cores or ()]
+    return Assignment(
+        seating=places[rank],
+        cores=tuple(cores) or None,
+        shape=plan.shape,
+        training=plan.training,
+        device=plan.device,
+        cuts=cuts,
+        variants=plan.variants,
+        rounds=plan.rounds,
+        warm_up=WARM_UP,
+        seed=plan.seed,
+    )
+
+
+def _notes(plan: Plan, places: Sequence[Seating]) -> list[str]:
+    if plan.device == "cuda":
+        gpus = torch.cuda.device_count()
+        few = f"{plan.processes} processes shared {gpus} GPU{'s' * (gpus > 1)}: times are not those of as many GPUs"
+        return [few] if gpus < plan.processes else []
+    return [] if places[0].cores else ["processes shared cores, of which there were too few: times mean little"]
+
+
+def _dealt(plan: Plan) -> tuple[nn.Module, dict[str, Cut], list[float]]:
+    """Cuts the model as variants want it; for cuts by time, measures its units with as many threads as a rank has."""
     threads = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
     try:
         model, shape = plan.shape.model(), plan.shape
-        inputs, _ = shape.batch(plan.rows, torch.Generator().manual_seed(plan.seed))
-        costs = unit_seconds(shape, model, micro_batch(inputs, plan.chunks, plan.rows), plan.profile_seconds)
+        names, costs = shape.units(model), []
+        manners = [Manner(name) for name in dict.fromkeys(each.cut for each in plan.variants if each.cut)]
+        timed = next((each for each in plan.variants if each.cut and Manner(each.cut).is_timed), None)
+        if timed is not None:
+            inputs, _ = shape.batch(timed.rows, torch.Generator().manual_seed(plan.seed))
+            sample = micro_batch(inputs, timed.chunks, timed.rows)
+            costs = unit_seconds(shape, model, sample, plan.profile_seconds)
     finally:
         torch.set_num_threads(threads)
-    names = shape.units(model)
-    return model, {m: cut(m, names, costs, plan.processes, shape.ends) for m in Manner}, costs
+    cuts = {
+        str(manner): timed_cut(manner, names, costs, plan.processes, shape.ends)
+        if manner.is_timed
+        else documents_cut(manner, shape.name, names, plan.processes)
+        for manner in manners
+    }
+    return model, cuts, costs
 
 
 def _largest_share(model: nn.Module, where: Cut) -> float:

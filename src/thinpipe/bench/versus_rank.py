@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 import torch
@@ -16,10 +15,12 @@ from torch import distributed
 
 from thinpipe.bench.measure import turns
 from thinpipe.bench.rank_life import Say, live
-from thinpipe.bench.seating import Seating, slowest, summed
+from thinpipe.bench.seating import Seating, gpus_of, slowest, summed
 from thinpipe.bench.shapes import Shape
 from thinpipe.bench.versus_cut import Cut
+from thinpipe.bench.versus_plan import Training, Variant
 from thinpipe.bench.versus_variants import Entry, Seat, seated
+from thinpipe.runtime.rank_step import moved
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Assignment:
 
     Args:
         seating: its place.
+        cores: those of all ranks, for torchgpipe; None for a rank's own.
         shape: the model.
-        rows: of the batch, all processes together.
-        chunks: micro-batches of a pipeline.
-        schedule: of a pipeline.
-        cuts: where pipelines are cut, by manner.
+        training: how all variants train.
+        device: ``cpu`` or ``cuda``.
+        cuts: where pipelines are cut, by name.
         variants: what to time, in turns.
         rounds: how often each is timed.
         warm_up: rounds before those, not counted.
@@ -40,12 +41,12 @@ class Assignment:
     """
 
     seating: Seating
+    cores: tuple[int, ...] | None
     shape: Shape
-    rows: int
-    chunks: int
-    schedule: str
+    training: Training
+    device: str
     cuts: Mapping[str, Cut]
-    variants: tuple[str, ...]
+    variants: tuple[Variant, ...]
     rounds: int
     warm_up: int
     seed: int
@@ -59,8 +60,10 @@ class Assignment:
         """Reads what ``text`` wrote."""
         entries = json.loads(text)
         entries["seating"], entries["shape"] = Seating.read(entries["seating"]), Shape(**entries["shape"])
+        entries["training"] = Training(**entries["training"])
+        entries["cores"] = None if entries["cores"] is None else tuple(entries["cores"])
         entries["cuts"] = {name: Cut(tuple(c["at"]), tuple(c["ranks"])) for name, c in entries["cuts"].items()}
-        entries["variants"] = tuple(entries["variants"])
+        entries["variants"] = tuple(Variant(**each) for each in entries["variants"])
         return cls(**entries)
 
 
@@ -85,15 +88,28 @@ class Taken:
 
 def run(assignment: Assignment, write: Callable[[Taken], None]) -> None:
     """Joins the other ranks and takes all steps with them."""
-    own = assignment.seating
-    own.take()
+    own, devices, backend = assignment.seating, [torch.device("cpu")] * assignment.seating.world, "gloo"
+    if assignment.device == "cuda":
+        devices, backend = gpus_of(own.world)
+        torch.cuda.set_device(devices[own.rank])
+    own.take(backend)
     torch.manual_seed(assignment.seed)
     shape = assignment.shape
     model = shape.model()
-    inputs, targets = shape.batch(assignment.rows, torch.Generator().manual_seed(assignment.seed))
-    seat = Seat(own.rank, own.world, shape, model, inputs, targets, assignment.chunks, assignment.schedule)
-    with ExitStack() as all_seated:
-        entries = {name: all_seated.enter_context(seated(name, seat, assignment.cuts)) for name in assignment.variants}
+    largest = max(each.rows for each in assignment.variants)
+    inputs, targets = shape.batch(largest, torch.Generator().manual_seed(assignment.seed))
+    seat = Seat(
+        rank=own.rank,
+        world=own.world,
+        shape=shape,
+        model=model,
+        inputs=moved(inputs, devices[own.rank]),
+        targets=targets.to(devices[own.rank]),
+        training=assignment.training,
+        devices=devices,
+        cores=assignment.cores,
+    )
+    with seated(assignment.variants, seat, assignment.cuts) as entries:
         for taken in _in_turns(entries, assignment):
             write(taken)
     distributed.destroy_process_group()  # not after a failure, where it may wait for the others

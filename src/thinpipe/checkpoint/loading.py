@@ -23,6 +23,7 @@ from thinpipe.checkpoint.optimizer import OptimizerState, matched, restore, veri
 from thinpipe.checkpoint.saving import FORMAT
 from thinpipe.errors import CheckpointError, DamagedError
 from thinpipe.stages.names import listed
+from thinpipe.stages.part import Copies
 
 _log = logging.getLogger("thinpipe")
 
@@ -191,6 +192,9 @@ def _load(plan: _Plan, company: Company, optimizer: torch.optim.Optimizer | None
 
     with torch.no_grad():
         read_tensors(plan.path, plan.entries, company.module.state_dict())
+    for each in company.module.modules():
+        if isinstance(each, Copies):
+            each.make_equal()
     if optimizer is not None and plan.saved is not None:
         plan.saved.tensors.update(_tensors(plan.path, plan.manifest["optimizer"]["tensors"], set(plan.names)))
         restore(optimizer, plan.names, plan.saved)

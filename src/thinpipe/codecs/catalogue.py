@@ -97,11 +97,15 @@ def _sort(stage: Stage) -> Coder:
     return Sort(value_bits, split, exact=exact)
 
 
-def _blocked(stage: Stage) -> tuple[Word, Word | None]:
+def _one_or_two(stage: Stage, what: str) -> tuple[Word, Word | None]:
     words = _argument(stage).split("/")
     if len(words) > 2:
-        words[2].wrong("a width and the size of a block are all there is, as 4/128")
+        words[2].wrong(f"{what} are all there is")
     return words[0], words[1] if len(words) == 2 else None
+
+
+def _blocked(stage: Stage) -> tuple[Word, Word | None]:
+    return _one_or_two(stage, "a width and the size of a block, as 4/128,")
 
 
 def _block(stage: Stage) -> Coder:
@@ -147,7 +151,12 @@ def _downsample(stage: Stage, inner: Coder) -> Coder:
 
 
 def _power(stage: Stage, inner: Coder) -> Coder:
-    return Power(_argument(stage).integer(1, 4096, "the rank"), inner)
+    rank, passes = _one_or_two(stage, "a rank and the passes over a tensor, as 3/3,")
+    return Power(
+        rank.integer(1, 4096, "the rank"),
+        inner,
+        passes=None if passes is None else passes.integer(1, 64, "the number of passes"),
+    )
 
 
 def _svd(stage: Stage, inner: Coder) -> Coder:
@@ -172,7 +181,7 @@ _ENTRIES = (
     _values("nf", "nf:4/G", "the levels of NF4 for every G neighbours", _normal_float),
     Entry("topk", "topk:P", "the share P of greatest magnitude", Kind.SHAPE, _topk, ("own",)),
     Entry("downsample", "downsample:F", "averages of F x F or F neighbours", Kind.SHAPE, _downsample),
-    Entry("power", "power:R", "two factors of rank R, by power iteration", Kind.SHAPE, _power),
+    Entry("power", "power:R/P", "two factors of rank R, by P passes of power iteration", Kind.SHAPE, _power),
     Entry("svd", "svd:R", "two factors of rank R, by singular values", Kind.SHAPE, _svd),
     Entry("zstd", "...|zstd", "compressed without loss", Kind.BYTES, lambda _, inner: Zstd(inner), argument=False),
 )

@@ -63,6 +63,10 @@ class Coder(ABC):
         """Makes the coder for the gradient of the tensor in a packet; this one, unless the packet tells it more."""
         return self
 
+    def told(self, shape: torch.Size) -> list[int]:
+        """Tells how long the first sections of a packet are, of which a gradient's coder is made (default: none)."""
+        return []
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what it remembers from one tensor to the next: tensors and numbers."""
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,22 +41,22 @@ class Zstd(Wrapper):
         return [_compressed(section) for section in self.inner.pack(x)]
 
     def unpack(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        return self.inner.unpack(self._opened(sections, shape, dtype), shape, dtype)
-
-    def _opened(self, sections: Sequence[Tensor], shape: torch.Size, dtype: torch.dtype) -> list[Tensor]:
         sizes = self.inner.sizes(shape, dtype)
-        return [_decompressed(section, size) for section, size in zip(sections, sizes, strict=True)]
+        opened = [_decompressed(section, size) for section, size in zip(sections, sizes, strict=True)]
+        return self.inner.unpack(opened, shape, dtype)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         return [1 + size for size in self.inner.sizes(shape, dtype)]
 
     def for_gradient_of(self, packet: Packet) -> Coder:
-        if not packet.spec.endswith("|zstd") or not packet.shape.numel() or not packet.dtype.is_floating_point:
+        alike = packet.spec.split("|")[0] == str(self.inner).split("|")[0]
+        if not alike or not packet.dtype.is_floating_point or not packet.shape.numel():
             return self
-        shape = torch.Size(packet.shape[dim] for dim in packet.order)
-        plain = tuple(self._opened(packet.sections, shape, packet.dtype))
-        spec = packet.spec.removesuffix("|zstd")
-        inner = self.inner.for_gradient_of(Packet(spec, packet.dtype, packet.shape, packet.order, plain))
+        told = self.inner.told(packet.shape)
+        plain = packet.sections[: len(told)]
+        if packet.spec.endswith("|zstd"):
+            plain = tuple(map(_decompressed, plain, told))
+        inner = self.inner.for_gradient_of(replace(packet, spec=packet.spec.removesuffix("|zstd"), sections=plain))
         return self if inner is self.inner else Zstd(inner)
 
 

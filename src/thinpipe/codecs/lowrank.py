@@ -1,4 +1,4 @@
-"""Matrices by two thin factors: ``power:R`` by power iteration from where the last tensor left it, ``svd:R`` anew."""
+"""Matrices by two thin factors: ``power:R/P`` by power iteration from the last tensor's factor, ``svd:R`` anew."""
 
 from __future__ import annotations
 
@@ -73,16 +73,27 @@ class LowRank(Wrapper):
 
 
 class Power(LowRank):
-    """One pass a tensor, begun from the factor of the tensor before; a first tensor gets a few more.
+    """Power iteration, begun from the factor of the tensor before.
 
-    A tensor [B, C, H, W] is B matrices of C x HW, and [B, S, F] is B of S x F.
+    A tensor [B, C, H, W] is B matrices of C x HW, and [B, S, F] is B of S x F. Whoever decodes multiplies the factors,
+    however many passes they took.
+
+    Args:
+        rank: the columns of each factor, at most the lesser side of a matrix.
+        inner: for the factors.
+        passes: over each tensor; more come nearer to the best factors, and each takes as long as the first (default:
+            one, but three over a tensor that has none before it).
     """
 
     name = "power"
 
-    def __init__(self, rank: int, inner: Coder) -> None:
+    def __init__(self, rank: int, inner: Coder, *, passes: int | None = None) -> None:
         super().__init__(rank, inner)
+        self._passes = passes
         self._warm: Tensor | None = None
+
+    def __str__(self) -> str:
+        return self.chained(f"power:{self.rank}{'' if self._passes is None else f'/{self._passes}'}")
 
     def matrices(self, shape: torch.Size) -> tuple[int, int, int]:
         if len(shape) < 3:
@@ -94,7 +105,7 @@ class Power(LowRank):
         if start is None:
             rank = min(self.rank, *x.shape[1:])
             passes, start = 1 + _PASSES, _random(x, rank)
-        for _ in range(passes):
+        for _ in range(passes if self._passes is None else self._passes):
             left = orthonormal(x @ start)
             start = x.mT @ left
         self._warm = start

@@ -30,22 +30,26 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def reordered(dense: Tensor, now: Order, wanted: Order, dtype: torch.dtype) -> Tensor:
-    """Copies a tensor into another order, and another type of floats; returns it as it is where the order is.
+    """Copies a tensor into another order, and another type of floats; returns it as it is where it lies so.
 
     Args:
-        dense: contiguous, with its dimensions in the order ``now``.
+        dense: with its dimensions in the order ``now``; it may lie in another, as a view does.
         now: which dimensions those are.
         wanted: in which order the result has them, contiguous.
         dtype: of the result, if it is a copy; what the type cannot hold becomes its greatest value.
     """
     if now == wanted:
-        return dense
+        return dense.contiguous()
     across = [now.index(dim) for dim in wanted]
+    view = dense.permute(across)
+    if dense.dtype == dtype and view.is_contiguous():
+        return view
     shape = torch.Size(dense.shape[place] for place in across)
     same = next(place for place, before in enumerate(across) if place != before)
     middle = across[same]
     if across[same:] == [*range(middle, len(now)), *range(same, middle)]:
         # Channels to the end or back: matrices of channels and pixels, transposed.
         sizes = [prod(part) for part in (dense.shape[:same], dense.shape[same:middle], dense.shape[middle:])]
-        return kernels_for(dense.device, dense.dtype).turned(dense.view(sizes), dtype).view(shape)
-    return restored(dense.permute(across).contiguous(), shape, dtype)
+        # A kernel reads memory as it lies, and knows nothing of strides.
+        return kernels_for(dense.device, dense.dtype).turned(dense.contiguous().view(sizes), dtype).view(shape)
+    return restored(view.contiguous(), shape, dtype)

@@ -64,13 +64,17 @@ class TopK(Wrapper):
         return scattered(indices, self.inner.unpack(sections[2:], torch.Size([k]), dtype), shape)
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
+        k = self.count(shape.numel()) if shape.numel() else 0
+        return [*self.told(shape), *self.inner.sizes(torch.Size([k]), dtype)]
+
+    def told(self, shape: torch.Size) -> list[int]:
         n = shape.numel()
-        k = self.count(n) if n else 0
-        return [*index_sizes(k, n), *self.inner.sizes(torch.Size([k]), dtype)]
+        return index_sizes(self.count(n) if n else 0, n)
 
     def for_gradient_of(self, packet: Packet) -> Coder:
-        """Takes the elements that the packet chose, if it chose the same share."""
-        same = packet.spec.split("|")[0] == f"topk:{_written(self.share)}" and packet.dtype.is_floating_point
+        """Takes the elements that the packet chose, if it chose the same share and left their indices as they are."""
+        stages = packet.spec.split("|")
+        same = stages[0] == f"topk:{_written(self.share)}" and stages[-1] != "zstd" and packet.dtype.is_floating_point
         if self._own or not same or not packet.shape.numel():
             return self
         return Masked(

@@ -34,6 +34,7 @@ def _turn(x, out, rows, columns, most, BOUNDED: tl.constexpr, ROWS: tl.constexpr
 
 def turned(x: Tensor, dtype: torch.dtype) -> Tensor:
     """See ``reference.turned``."""
+    assert x.is_contiguous()
     number, rows, columns = x.shape
     tile = [min(most, max(16, triton.next_power_of_2(size))) for most, size in zip(TILE, (rows, columns), strict=True)]
     grid = (number, triton.cdiv(rows, tile[0]), triton.cdiv(columns, tile[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from thinpipe.bench.data_parallel_command import data_parallel_command
 from thinpipe.bench.memory_command import amoebanet_memory_command, unet_memory_command
 from thinpipe.bench.speed_command import amoebanet_speed_command, resnet_speed_command, unet_speed_command
 from thinpipe.bench.timeline_command import unet_timeline_command
@@ -42,16 +43,23 @@ ENTRIES = (
     Entry(
         "dp-vs-pipeline",
         versus_command,
-        "time of a batch and bytes sent, by pipelines and by data parallel processes",
-        "as many cores as processes; transformers for RoBERTa",
-        "estimated: ten minutes on 4 cores; --tiny: half a minute",
+        "throughput and bytes of pipelines, torchgpipe and data parallel processes",
+        "as many cores as processes, or GPUs; 30 GB for RoBERTa on four; thinpipe\\[hf,bench]",
+        "estimated: 2 hours on 4 cores, with --divide 4 half an hour; --tiny: 3 minutes on 2 cores",
+    ),
+    Entry(
+        "data-parallel",
+        data_parallel_command,
+        "where the time of a data parallel step goes, by SGD and by AdamW",
+        "as many cores as processes, or GPUs; transformers for RoBERTa",
+        "estimated: half an hour on 4 cores; --tiny: 2 minutes on 2 cores",
     ),
     Entry(
         "two-machines",
         two_machines_command,
-        "bytes, bandwidth and time of a batch between a client and a server",
+        "bytes, bandwidth and time of a batch between a client and a server, by codec or learned bottleneck",
         "thinpipe\\[net]; a GPU for the server, or patience",
-        "estimated: 10 minutes a link with a GPU and 16 cores; --tiny: half a minute",
+        "estimated: 5 minutes a link with a GPU and 16 cores, 25 at 100 Mbit/s; --tiny: half a minute",
     ),
     Entry("unet-memory", unet_memory_command, "torchgpipe's: peak memory of U-Nets", _GPUS, _MINUTES),
     Entry("amoebanet-memory", amoebanet_memory_command, "torchgpipe's: peak memory of AmoebaNet-D", _GPUS, _MINUTES),

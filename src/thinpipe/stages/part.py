@@ -16,9 +16,9 @@ rank has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 
 from thinpipe.errors import SplitError
 
@@ -59,8 +59,45 @@ class Branch(nn.Module):
         super().__setattr__(name, value)
 
 
+class Copies(Branch):
+    """Copies of one frozen module, of which several parts have one each: shows the first, and loads and moves them all.
+
+    Args:
+        copies: the modules.
+    """
+
+    def __init__(self, copies: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._copies = tuple(copies)
+        self._parameters, self._buffers = copies[0]._parameters, copies[0]._buffers
+        self._non_persistent_buffers_set = copies[0]._non_persistent_buffers_set
+        self.training = copies[0].training
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Tells all of them whether they are in training."""
+        for each in self._copies:
+            each.train(mode)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - likewise
+        for each in self._copies:
+            each._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self._copies[0]._load_from_state_dict(*args)
+        self.make_equal()
+
+    def make_equal(self) -> None:
+        """Gives all of them what the first one has."""
+        for each in self._copies[1:]:
+            each.load_state_dict(self._copies[0].state_dict())
+
+
 def grafted(trees: Sequence[nn.Module]) -> nn.Module:
     """Joins trees of modules to one that has everything under the name it has in any of them."""
+    if _are_copies(trees):
+        return Copies(trees)
     branch = Branch()
     for name in dict.fromkeys(name for tree in trees for name in tree._modules):
         found = _different(tree._modules.get(name) for tree in trees)
@@ -71,6 +108,16 @@ def grafted(trees: Sequence[nn.Module]) -> nn.Module:
         branch._non_persistent_buffers_set |= tree._non_persistent_buffers_set
     branch.training = any(tree.training for tree in trees)
     return branch
+
+
+def _are_copies(trees: Iterable[nn.Module]) -> bool:
+    """Tells whether trees have different parameters under one name; a shared parameter is the same in all of them."""
+    found: dict[str, nn.Parameter | None] = {}
+    return any(
+        found.setdefault(name, parameter) is not parameter
+        for tree in trees
+        for name, parameter in tree._parameters.items()
+    )
 
 
 def _different(modules: Iterable[nn.Module | None]) -> list[nn.Module]:

@@ -78,9 +78,10 @@ class DataParallel:
         self._saved = self.committed
         self._verify_same_step()
         backend = "nccl" if device.type == "cuda" else "gloo"
-        groups = [dist.new_group(backend=backend) for _ in range(2)]
-        sync_batch_norm(self._model, groups[0])
-        self._ddp = DistributedDataParallel(self._run, process_group=groups[1])
+        self._norms, gradients_group = (dist.new_group(backend=backend) for _ in range(2))
+        if recipe.batch_norm == "all":
+            sync_batch_norm(self._model, self._norms)
+        self._ddp = DistributedDataParallel(self._run, process_group=gradients_group)
         # What a rank sends when sums go round in a ring, as they do: all but its own part, twice.
         gradients = sum(p.numel() * p.element_size() for p in self._model.parameters() if p.requires_grad)
         ring = 2 * (self._world - 1) * gradients // self._world
@@ -116,6 +117,7 @@ class DataParallel:
     def evaluate(self, inputs: Any) -> Any:
         """Returns the outputs for inputs, on every rank; each computes those of its rows."""
         self._run.eval()
+        self._share_statistics()
         with torch.no_grad():
             rows = _count(inputs)
             if rows < self._world:
@@ -152,6 +154,12 @@ class DataParallel:
 
     def close(self) -> None:
         """Has nothing to end."""
+
+    def _share_statistics(self) -> None:
+        """Gives all ranks the running statistics of rank 0, where each has moved its own: all must test one model."""
+        if self._recipe.batch_norm == "own":
+            for buffer in self._model.buffers():
+                dist.broadcast(buffer, src=0, group=self._norms)
 
     def _own(self, rows: int) -> list[_Part]:
         """Lists this rank's rows of each micro-batch."""

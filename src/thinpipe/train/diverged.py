@@ -31,7 +31,7 @@ def advice(origin: Origin, states: Path) -> str:
 
 def _tries(recipe: Recipe, settings: Settings) -> Iterator[str]:
     yield f"a lower learning rate: --lr {recipe.lr / 10:g}"
-    if not recipe.warmup:
+    if not (recipe.warmup or recipe.warmup_steps):
         yield "a learning rate that grows from 0 in the first tenth of the steps: --set warmup=0.1"
     if not recipe.clip:
         yield "gradients of a limited norm: --set clip=1"

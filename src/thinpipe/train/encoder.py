@@ -7,8 +7,9 @@ are not read: they run code.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from thinpipe.extras import need
+from thinpipe.models.hf import FAMILIES
 from thinpipe.train.files import TINY, encoder_folder
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.weights import built
 
 TINY_VOCABULARY = 512
 
-_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet")
+_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Families that count positions from the padding's number on, which is 1: the first is at 2."""
 _TINY_CONFIG = {
     "model_type": "roberta",
     "vocab_size": TINY_VOCABULARY,
@@ -41,6 +45,9 @@ _TINY_CONFIG = {
 def encoder(recipe: Recipe, classes: int) -> nn.Module:
     """Builds the encoder that a recipe names, with a classifier on it.
 
+    What all layers of an encoder read, the position bias of MPNet, is frozen: a cut gives every stage a copy of it, and
+    a recipe trains the same weights however it is cut.
+
     Args:
         recipe: its ``model`` is the folder, or ``tiny``; its ``seed`` draws what no file has.
         classes: of the classifier, which always begins with random weights.
@@ -54,7 +61,30 @@ def encoder(recipe: Recipe, classes: int) -> nn.Module:
     model: nn.Module = built(lambda: auto.from_config(config), recipe.seed, spread=config.initializer_range)
     if recipe.model != TINY:
         _load(model, encoder_folder(recipe))
+    for name in FAMILIES[config.model_type].copied:
+        model.get_submodule(f"{model.base_model_prefix}.{name}").requires_grad_(requires_grad=False)
     return model.train()
+
+
+def longest_text(settings: Mapping[str, Any]) -> int:
+    """Tells how many tokens a text may have.
+
+    Args:
+        settings: of the encoder, as ``settings_of`` reads them.
+    """
+    positions = int(settings.get("max_position_embeddings", 512))
+    return positions - 2 if settings["model_type"] in _BEHIND_PADDING else positions
+
+
+def padding_of(settings: Mapping[str, Any]) -> int | None:
+    """Tells which token the positions of an encoder pass over; None if its positions do not depend on tokens.
+
+    Args:
+        settings: of the encoder, as ``settings_of`` reads them.
+    """
+    if settings["model_type"] == "mpnet":
+        return 1  # whatever its settings say
+    return int(settings.get("pad_token_id", 1)) if settings["model_type"] in _BEHIND_PADDING else None
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -119,6 +149,31 @@ def weight_files(folder: Path) -> list[Path]:
             f"{others[0]} is {why}; get the folder's model.safetensors, or save the model again with save_pretrained"
         )
     return []
+
+
+_BIAS = "encoder.relative_attention_bias.weight"
+_BY_BIAS = {"b60badedd7f56cc5": "all-mpnet-base-v2"}
+"""Encoders whose config.json names another, by a digest of their position bias in float16, which a file may have."""
+
+
+def called(folder: Path, settings: Mapping[str, Any]) -> str:
+    """Finds out what an encoder is called; a folder may be called anything.
+
+    Args:
+        folder: that it lies in.
+        settings: those in its ``config.json``; many a one says what its model was called.
+    """
+    for file in weight_files(folder) if settings["model_type"] == "mpnet" else []:
+        need("weights in files", "safetensors")
+        from safetensors import safe_open
+
+        with safe_open(file, "pt") as opened:
+            if _BIAS in opened.keys():  # noqa: SIM118 - it is no dictionary
+                bias = opened.get_tensor(_BIAS).to(torch.float16)
+                name = _BY_BIAS.get(hashlib.sha256(bias.numpy().tobytes()).hexdigest()[:16])
+                if name is not None:
+                    return name
+    return str(settings.get("_name_or_path") or folder.resolve()).rstrip("/").rpartition("/")[2]
 
 
 def _load(model: Any, folder: Path) -> None:

@@ -21,7 +21,7 @@ REST = "_rest"
 
 
 class Attention(nn.Module):
-    """The first half of a layer of BERT or RoBERTa.
+    """The first half of a layer of BERT or RoBERTa, which returns a tensor.
 
     Args:
         layer: the layer, whose modules it takes.
@@ -31,7 +31,7 @@ class Attention(nn.Module):
         super().__init__()
         self.attention = layer.get_submodule("attention")
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **others: Any) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **others: Any) -> Any:
         """Attends."""
         known = {name: others[name] for name in others if not name.startswith("encoder_")}
         output: Tensor = self.attention(hidden, mask, **known)[0]
@@ -49,25 +49,50 @@ class Rest(nn.Module):
         super().__init__()
         self.intermediate, self.output = layer.get_submodule("intermediate"), layer.get_submodule("output")
 
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Any:
         """Feeds forward."""
         output: Tensor = self.output(self.intermediate(hidden), hidden)
         return output
 
 
-def halve_first(layers: nn.Module) -> None:
-    """Puts both halves of the first layer in its place, in a list of layers.
+class BiasedAttention(Attention):
+    """The first half of a layer of MPNet, which takes a position bias and returns a tuple."""
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *others: Any, **_: Any) -> tuple[Tensor]:
+        """Attends, with the bias that all layers are called with."""
+        return (self.attention(hidden, mask, others[0])[0],)
+
+
+class RestInTuple(Rest):
+    """The second half of a layer of MPNet."""
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> tuple[Tensor]:
+        """Feeds forward."""
+        return (super().forward(hidden),)
+
+
+_HALVES: dict[str, tuple[type[Attention], type[Rest]]] = {"mpnet": (BiasedAttention, RestInTuple)}
+"""By family, where its layers are not called as BERT's are."""
+
+
+def halve_first(layers: nn.Module, family: str) -> None:
+    """Puts both halves of the first layer in its place.
+
+    Args:
+        layers: a list of layers.
+        family: that the model is of.
 
     Raises:
-        RecipeError: it is no layer of BERT or RoBERTa.
+        RecipeError: it is no layer of BERT, RoBERTa or MPNet.
     """
     (name, first), *others = layers._modules.items()
     if first is None or not all(hasattr(first, part) for part in ("attention", "intermediate", "output")):
         raise RecipeError(
-            f"a {type(first).__name__} is not cut after its attention, only layers of BERT and RoBERTa are; use the "
-            "cut condition-1 or condition-4"
+            f"a {type(first).__name__} is not cut after its attention, only layers of BERT, RoBERTa and MPNet are; use "
+            "the cut condition-1 or condition-4"
         )
-    halves = {name: Attention(first), f"{name}{REST}": Rest(first)}
+    attention, rest = _HALVES.get(family, (Attention, Rest))
+    halves = {name: attention(first), f"{name}{REST}": rest(first)}
     # A list of layers is run in the order in which it has them; their names are for people and files.
     layers._modules.clear()
     layers._modules.update({**halves, **dict(others)})

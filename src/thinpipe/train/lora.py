@@ -15,8 +15,8 @@ from torch import nn
 from thinpipe.extras import need
 from thinpipe.train.recipe import Recipe
 
-_TARGETS = ("query", "value", "q_lin", "v_lin")
-"""The projections that get one, as in LoRA's own experiments, under the names of BERT's and DistilBERT's layers."""
+_TARGETS = ("query", "value", "q_lin", "v_lin", "q", "v")
+"""The projections that get one, as in LoRA's own experiments, as BERT, DistilBERT and MPNet call them."""
 
 
 def add_lora(model: Any, recipe: Recipe) -> None:

@@ -8,6 +8,12 @@
     two-and-two   features 0, 1 | features 2 ... 17 | feature 18, pool, dropout, linear
     even          thirds of the multiplications
                     client            server                         client
+
+``mobilenet_v2_cifar``, which document 003 trained from scratch, has no rectifier after its first norm, and cuts of its
+own; the others are as above::
+
+    before-norm   conv, norm | blocks, conv                   | norm, ReLU, pool, linear  1280 x 4 x 4, of any sign
+    pooled        conv, norm | blocks, conv, norm, ReLU, pool | linear                    1280: 16 times fewer
 """
 
 from __future__ import annotations
@@ -17,8 +23,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from thinpipe.models import mobilenet_v2, resnet18, vgg13
+from thinpipe.models import mobilenet_v2, mobilenet_v2_cifar, resnet18, vgg13
 from thinpipe.train.subject import Cut
+from thinpipe.train.weights import Draw, as_pytorch
 
 
 @dataclass(frozen=True)
@@ -28,10 +35,12 @@ class Network:
     Args:
         make: builds it for a number of classes, with a share that is dropped before the last layers.
         cuts: by name.
+        draw: draws its first weights (default: as torchvision's MobileNetV2 begins).
     """
 
     make: Callable[[int, float], nn.Sequential]
     cuts: Mapping[str, Cut]
+    draw: Draw | None = None
 
 
 def _mobilenet_v2_32px(classes: int, dropout: float) -> nn.Sequential:
@@ -59,6 +68,16 @@ _MOBILENET = {
 NETWORKS: dict[str, Network] = {
     "mobilenet_v2": Network(lambda classes, dropout: mobilenet_v2(classes, dropout=dropout), _MOBILENET),
     "mobilenet_v2_32px": Network(_mobilenet_v2_32px, _MOBILENET),
+    "mobilenet_v2_cifar": Network(
+        lambda classes, _: mobilenet_v2_cifar(classes),
+        {
+            "before-norm": Cut("layers_0_identity", "bn2"),
+            "pooled": Cut("layers_0_identity", "linear"),
+            "two-and-two": Cut("layers_1_identity", "conv2"),
+            "even": Cut("layers_7_identity", "layers_13_conv1"),
+        },
+        draw=as_pytorch,
+    ),
     "resnet18": Network(
         lambda classes, _: resnet18(classes),
         {
@@ -81,6 +100,3 @@ NETWORKS: dict[str, Network] = {
     ),
 }
 """By the name that a recipe's ``model`` has."""
-
-CUTS = tuple(_MOBILENET)
-"""The names of the places where each of them can be cut."""

@@ -37,7 +37,7 @@ from thinpipe.train.recipes import RECIPES, resolved, subject_of
 MIDDLE = (
     "cut",
     *("optimizer", "lr", "momentum", "weight_decay", "adam_betas", "adam_eps", "precision", "layout", "seed"),
-    *("model", "weights", "dropout", "lora", "lora_alpha", "pixels", "max_length"),
+    *("model", "weights", "pool", "dropout", "lora", "lora_alpha", "pixels", "max_length"),
     *("bottleneck", "bottleneck_file"),
 )
 """The fields that a server's part depends on; the others are the client's alone."""

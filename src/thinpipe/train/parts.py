@@ -75,13 +75,16 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.float(), targets)
 
 
+_ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
 def optimizer(recipe: Recipe) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """Returns what makes an optimizer of some parameters, but for those that are frozen."""
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        if recipe.optimizer == "adamw":
-            return torch.optim.AdamW(
+        if recipe.optimizer != "sgd":
+            return _ADAMS[recipe.optimizer](
                 trained, lr=recipe.lr, betas=recipe.adam_betas, eps=recipe.adam_eps, weight_decay=recipe.weight_decay
             )
         return torch.optim.SGD(trained, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)

@@ -1,6 +1,7 @@
 """Codecs by cut, in one text: ``power:3/power:7`` is the first at the first cut and the second at the second.
 
-A slash also stands before the size of a block, ``block:4/32``: what begins with a letter is a codec of its own.
+A slash also stands before the size of a block, ``block:4/32``, and before passes, ``power:3/3/power:7/3``: what begins
+with a letter is a codec of its own.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from thinpipe.train.recipe import Recipe
 
 
 def warmup_steps(recipe: Recipe, total: int, steps_per_epoch: int) -> int:
-    """Tells how many steps the rate grows: below 1 the warm-up is a share of all steps, from 1 on it is in epochs."""
-    steps = recipe.warmup * (total if recipe.warmup < 1 else steps_per_epoch)
-    return min(total, round(steps))
+    """Tells how many steps the rate grows: as many as the recipe says, or a share of all steps, or those of epochs."""
+    share = recipe.warmup * (total if recipe.warmup < 1 else steps_per_epoch)
+    return min(total, recipe.warmup_steps or round(share))
 
 
 def lr_at(recipe: Recipe, step: int, total: int, steps_per_epoch: int) -> float:

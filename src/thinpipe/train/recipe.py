@@ -33,11 +33,14 @@ class Recipe:
         lr_schedule: what becomes of it after the warm-up: ``constant``, or down to zero by a ``cosine`` or by a
             straight line, ``polynomial``.
         warmup: how long the rate grows before that: from 1 on in epochs, below 1 as a share of all steps; 0 for none.
-        optimizer: ``sgd`` or ``adamw``.
+        warmup_steps: the same as a number of steps, however many there are; 0 for what ``warmup`` says.
+        optimizer: ``sgd``, ``adam`` or ``adamw``. Weight decay is part of the gradient of ``adam``, and scaled with it;
+            that of ``adamw`` is apart from it.
         momentum: of SGD; 0 for none.
         weight_decay: of all parameters; 0 for none.
-        adam_betas: of AdamW, how long it remembers gradients and their squares; as ``0.9,0.98`` on a command line.
-        adam_eps: of AdamW, added to the root of the squares.
+        adam_betas: of Adam and AdamW, how long they remember gradients and their squares; on a command line
+            ``0.9,0.98``.
+        adam_eps: of Adam and AdamW, added to the root of the squares.
         clip: the largest norm that all gradients together may have; 0 for any.
         precision: of convolutions and matrix products: ``float32``, or ``bfloat16`` by autocast, the weights being
             float32 all the same.
@@ -64,6 +67,8 @@ class Recipe:
         limit: the most samples that are trained on, and tested with; 0 for all, which must then be there.
         last_batch: of an epoch in training, where the samples do not fill it: ``keep`` it smaller, or ``drop`` it, so
             that BatchNorm never sees micro-batches of a few samples.
+        batch_norm: of processes that train data parallel, whose rows BatchNorm's statistics are of: those of ``all`` of
+            them, as on one device, or each one's ``own``, as DistributedDataParallel has it. Other ways are the same.
         bottleneck: learned bottlenecks, as ``conv:20k4s4/conv:320``: one for each cut, or one for all of them; ``none``
             for none.
         bottleneck_fit: how many batches bottlenecks are fitted to before the first step, by least squares; 0 to begin
@@ -84,6 +89,7 @@ class Recipe:
     lr: float
     lr_schedule: str = "constant"
     warmup: float = 0.0
+    warmup_steps: int = 0
     optimizer: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -109,6 +115,7 @@ class Recipe:
     padding: str = "batch"
     limit: int = 0
     last_batch: str = "keep"
+    batch_norm: str = "all"
     bottleneck: str = "none"
     bottleneck_fit: int = 4
     bottleneck_file: str = "none"
@@ -127,6 +134,11 @@ class Recipe:
             value = getattr(self, name)
             if value not in choices:
                 raise RecipeError(f"{name} cannot be {value!r:.40}; {instead_of(value, choices)}")
+        if self.warmup and self.warmup_steps:
+            raise RecipeError(
+                f"how long is the warm-up? warmup says {self.warmup:g} and warmup_steps {self.warmup_steps}; set one "
+                "of them to 0"
+            )
         _verify_bottlenecks(self.bottleneck)
 
     def to_json(self) -> dict[str, Any]:
@@ -173,13 +185,14 @@ PERMISSIONS = ("max_damaged", "untrained_classes", "on_nan")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "lr_schedule": ("constant", "cosine", "polynomial"),
-    "optimizer": ("sgd", "adamw"),
+    "optimizer": ("sgd", "adam", "adamw"),
     "precision": ("float32", "bfloat16"),
     "layout": ("channels_first", "channels_last"),
     "pool": ("mean", "corner"),
     "augment": ("none", "pad4", "crop"),
     "padding": ("batch", "full"),
     "last_batch": ("keep", "drop"),
+    "batch_norm": ("all", "own"),
     "untrained_classes": ("refuse", "allow"),
     "on_nan": ("stop", "continue"),
 }
@@ -191,6 +204,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "epochs": (0, 1_000_000),
     "lr": (0, 1e6),
     "warmup": (0, 1_000_000),
+    "warmup_steps": (0, 2**62),
     "momentum": (0, 1),
     "weight_decay": (0, 1e6),
     "adam_betas": (0, 1),

@@ -10,7 +10,9 @@
     even             thirds of the parameters of the layers
                            client                          server                           client
 
-The head reads the first token of a row. The documents sent it all of them, in conditions 3 and 4; ``pooled`` is
+Condition 1 is what Epipe's tables call the first two and the last two layers, embeddings and head being one each.
+
+The head reads the first token of a row. Epipe sent it all of them, in conditions 3 and 4; ``pooled`` is
 condition 4 and ``condition-3-pooled`` condition 3 with that token alone: of 128 one, and nothing is lost.
 """
 
@@ -28,7 +30,7 @@ from thinpipe.extras import need
 from thinpipe.models.hf import even_cuts
 from thinpipe.models.hf.anatomy import Anatomy
 from thinpipe.train.data import Data, Samples
-from thinpipe.train.encoder import TINY_VOCABULARY, encoder, settings_of
+from thinpipe.train.encoder import TINY_VOCABULARY, encoder, longest_text, padding_of, settings_of
 from thinpipe.train.files import TINY, encoder_folder
 from thinpipe.train.halves import halve_first
 from thinpipe.train.lora import add_lora
@@ -38,8 +40,8 @@ from thinpipe.train.subject import Cut, Subject
 _CLASSES = 2
 _HALVED = ("condition-2", "condition-3", "condition-3-pooled")
 _CUTS = (
-    *("pooled", "documents", "two-and-two", "even"),
     *("condition-1", "condition-2", "condition-3", "condition-3-pooled", "condition-4"),
+    *("pooled", "two-and-two", "even"),
 )
 _EDGE = 8
 """Lengths of batches are multiples of this: few different ones, and even for a GPU."""
@@ -51,7 +53,8 @@ def _model(recipe: Recipe) -> nn.Module:
     if recipe.lora:
         add_lora(model, recipe)
     if recipe.cut in _HALVED:
-        halve_first(model.get_submodule(Anatomy.of(model).organs[1].name.rpartition(".")[0]))
+        layers = model.get_submodule(Anatomy.of(model).organs[1].name.rpartition(".")[0])
+        halve_first(layers, settings_of(recipe)["model_type"])
     return model
 
 
@@ -65,9 +68,7 @@ def _place(recipe: Recipe, model: nn.Module) -> Cut:
         middle, last = even_cuts(model, 3)
         return Cut(middle, last)
     # With its first layer in two, an encoder has a layer more, and the rest of the first is the second of them.
-    first, behind = {"documents": (2, -2), "two-and-two": (2, -2), "condition-1": (1, -1), "condition-2": (1, -1)}.get(
-        recipe.cut, (1, 0)
-    )
+    first, behind = {"two-and-two": (2, -2), "condition-1": (1, -1), "condition-2": (1, -1)}.get(recipe.cut, (1, 0))
     if len(layers) + behind <= first:
         raise RecipeError(f"the cut {recipe.cut} leaves nothing for the server of an encoder of {len(layers)} layers")
     all_tokens = recipe.cut in ("condition-3", "condition-4")
@@ -82,7 +83,7 @@ def _tokenizer(recipe: Recipe) -> Tokenizer:
 
 def _data(recipe: Recipe) -> Data:
     settings = settings_of(recipe)
-    room = int(settings.get("max_position_embeddings", 512)) - (2 if "roberta" in settings["model_type"] else 0)
+    room = longest_text(settings)
     if not 8 <= recipe.max_length <= room:
         raise RecipeError(f"texts of {recipe.model} have 8 to {room} tokens, got max_length={recipe.max_length}")
     folder = Path(recipe.data_dir) if recipe.data_dir else None
@@ -92,6 +93,11 @@ def _data(recipe: Recipe) -> Data:
         raise RecipeError(
             f"the tokenizer of {recipe.model} knows {tokenizer.vocabulary} tokens and its encoder "
             f"{settings['vocab_size']}; they are not of one model"
+        )
+    if padding_of(settings) not in (None, tokenizer.pad):
+        raise RecipeError(
+            f"the tokenizer of {recipe.model} pads with token {tokenizer.pad}, and its encoder counts positions but "
+            f"for token {padding_of(settings)}; they are not of one model"
         )
     found = tokenize(texts, tokenizer, recipe.max_length)
     # RoBERTa has one type of tokens only, and looks others up where there is nothing.
@@ -151,7 +157,7 @@ def _subject(about: str, defaults: Recipe) -> Subject:
 def _defaults(name: str, **said: Any) -> Recipe:
     usual: dict[str, Any] = {
         "name": name,
-        "cut": "pooled",
+        "cut": "condition-1",
         "lr_schedule": "polynomial",
         "optimizer": "adamw",
         "model": "roberta-base",
@@ -163,20 +169,41 @@ def _defaults(name: str, **said: Any) -> Recipe:
     return Recipe(**usual | said)
 
 
-# The documents' warm-up of 320 steps is the same share of their 5,360 steps, and of fairseq's 5,336.
+# Of Epipe's 5,340 steps its warm-up of 320 is the same share as fairseq's of 5,336.
 _ADAM: dict[str, Any] = {"adam_betas": (0.9, 0.98), "adam_eps": 1e-6, "warmup": 0.06}
+# Rows are as long as Epipe had them: what fills them up crosses the cuts, too, and is in the grid of a codec that has
+# one for a tensor.
+_EPIPE: dict[str, Any] = {
+    "batch": 32,
+    "chunks": 4,
+    "epochs": 20,
+    "lr": 2e-5,
+    "padding": "full",
+    "last_batch": "drop",
+}
+# AdamW as PyTorch has it, of Epipe's data parallel programs.
+_ADAMW_500: dict[str, Any] = {"weight_decay": 0.01, "warmup_steps": 500, "precision": "float32"}
 
 TEXT = (
     _subject(
         "RoBERTa-base, or any encoder, on RTE",
-        _defaults("rte", dataset="rte", batch=32, epochs=20, lr=2e-5, warmup=0.1, precision="float32"),
+        _defaults("rte", **_EPIPE, dataset="rte", warmup=0.1, precision="float32"),
+    ),
+    _subject(
+        "RoBERTa-base on RTE, as Epipe trains it data parallel",
+        _defaults("rte-data-parallel", **_EPIPE | _ADAMW_500 | {"dataset": "rte", "chunks": 1}),
     ),
     _subject(
         "RoBERTa-base on CoLA, in Epipe's own settings",
-        _defaults("cola", batch=32, epochs=20, lr=2e-5, weight_decay=1e-4, **_ADAM),
+        _defaults("cola", **_EPIPE, **_ADAM, optimizer="adam", weight_decay=1e-4),
+    ),
+    _subject(
+        "RoBERTa-base on CoLA, as Epipe simulated sort quantization",
+        _defaults("cola-simulated", **_EPIPE | _ADAMW_500 | {"cut": "condition-4", "epochs": 40}),
     ),
     _subject(
         "RoBERTa-base on CoLA, in fairseq's settings",
+        # What fairseq calls Adam decays weights apart from the gradient, as AdamW does.
         _defaults("cola-fairseq", batch=16, epochs=10, lr=1e-5, weight_decay=0.1, **_ADAM),
     ),
     _subject(

@@ -17,7 +17,7 @@ from thinpipe.data.named import load_images
 from thinpipe.extras import need
 from thinpipe.train.data import Data, Samples
 from thinpipe.train.files import NONE, weights_file
-from thinpipe.train.networks import CUTS, NETWORKS
+from thinpipe.train.networks import NETWORKS
 from thinpipe.train.recipe import Recipe, RecipeError
 from thinpipe.train.subject import Subject
 from thinpipe.train.weights import built
@@ -31,7 +31,8 @@ _MARGIN = 256 / 224
 
 
 def _model(recipe: Recipe) -> nn.Sequential:
-    model = built(lambda: NETWORKS[recipe.model].make(_classes(recipe), recipe.dropout), recipe.seed)
+    network = NETWORKS[recipe.model]
+    model = built(lambda: network.make(_classes(recipe), recipe.dropout), recipe.seed, draw=network.draw)
     if recipe.pool == "corner":
         _pool_corner(model, recipe)
     file = weights_file(recipe)
@@ -155,7 +156,7 @@ def _subject(about: str, defaults: Recipe) -> Subject:
     return Subject(
         about=about,
         defaults=defaults,
-        cuts=CUTS,
+        cuts=tuple(NETWORKS[defaults.model].cuts),
         place=lambda recipe, _: NETWORKS[recipe.model].cuts[recipe.cut],
         model=_model,
         example=lambda recipe: torch.zeros(1, 3, recipe.pixels, recipe.pixels),
@@ -167,7 +168,7 @@ def _subject(about: str, defaults: Recipe) -> Subject:
             }
         ),
         sizes=range(32, 513),
-        networks=tuple(NETWORKS),
+        networks={name: tuple(network.cuts) for name, network in NETWORKS.items()},
         datasets=(*_CLASSES, _OWN),
         packages=lambda recipe: () if recipe.dataset in ("cifar10", "cifar100") else ("PIL",),
     )
@@ -216,7 +217,7 @@ _OWN_IMAGES = _finetune(
 
 _SCRATCH = Recipe(
     name="cifar10-scratch",
-    cut="pooled",
+    cut="before-norm",
     batch=1024,
     epochs=200,
     lr=0.4,
@@ -224,16 +225,17 @@ _SCRATCH = Recipe(
     warmup=20.0,
     momentum=0.9,
     weight_decay=1e-4,
-    precision="bfloat16",
+    precision="float32",
     layout="channels_last",
     chunks=4,
-    model="mobilenet_v2_32px",
+    last_batch="drop",
+    model="mobilenet_v2_cifar",
     weights=NONE,
-    dropout=0.2,
     dataset="cifar10",
     pixels=32,
     augment="pad4",
 )
+"""Document 003's."""
 
 VISION = (
     _subject("MobileNetV2, pretrained, on CIFAR-10 at 224 px", _finetune("cifar10")),

@@ -34,6 +34,7 @@ class Anatomy:
         prefix: of the names in the base model: ``bert.``, or empty if the model is nothing but a base model.
         organs: what the rows of a batch pass, in order: the embeddings, each layer, and the rest.
         containers: the modules whose children go to several stages.
+        copied: the modules of which every stage has a copy.
         rides: the arguments that go from stage to stage, if they are given.
         reads_first: whether the head reads the first token of a row, and no other.
     """
@@ -43,6 +44,7 @@ class Anatomy:
     prefix: str
     organs: tuple[Organ, ...]
     containers: tuple[str, ...]
+    copied: tuple[str, ...]
     rides: tuple[str, ...]
     reads_first: bool
 
@@ -89,6 +91,7 @@ class Anatomy:
             containers=tuple(
                 dict.fromkeys(["", prefix[:-1], *(prefix + ".".join(path[: k + 1]) for k in range(len(path)))])
             ),
+            copied=tuple(prefix + name for name in family.copied),
             rides=tuple(dict.fromkeys((*family.rides, *needs))),
             reads_first=_class_name(model).endswith(family.reads_first),
         )
@@ -147,7 +150,7 @@ def _list_of_layers(base: nn.Module, family: Family) -> str:
 
 def _verify(anatomy: Anatomy) -> None:
     model = anatomy.model
-    known = {*anatomy.containers, *(name for organ in anatomy.organs for name in organ.modules)}
+    known = {*anatomy.containers, *anatomy.copied, *(name for organ in anatomy.organs for name in organ.modules)}
     for name in anatomy.containers:
         container = model.get_submodule(name)
         for child, _ in container.named_children():

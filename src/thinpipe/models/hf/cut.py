@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from thinpipe.errors import SplitError
 from thinpipe.models.hf.anatomy import Anatomy
 from thinpipe.models.hf.stage import HfStage, output_of, settings_of
 from thinpipe.stages.cost import balance_cost
@@ -26,11 +27,13 @@ def cut_hf(model: nn.Module, at: Sequence[str], *, all_tokens: bool = False) -> 
             (default: those that it reads).
 
     Raises:
-        SplitError: the model, or a name, is not known.
+        SplitError: the model, or a name, is not known; or what all layers read is to be trained.
     """
     anatomy = Anatomy.of(model)
     chosen = [name if name in anatomy.cuttable else anatomy.prefix + name for name in at]
     verify_names(chosen, anatomy.cuttable, asked=at)
+    if chosen:
+        _verify_frozen(anatomy)
     begins = [organ.name in chosen for organ in anatomy.organs]
     owners = list(accumulate(map(int, begins)))
     stages: list[nn.Module] = []
@@ -44,6 +47,15 @@ def cut_hf(model: nn.Module, at: Sequence[str], *, all_tokens: bool = False) -> 
         run = HfStage(anatomy, modules, first=j == 0, last=j == len(chosen), first_token=first_token)
         stages.append(Part(run.body, run))
     return Split(model, stages, chosen)
+
+
+def _verify_frozen(anatomy: Anatomy) -> None:
+    for name in anatomy.copied:
+        if any(parameter.requires_grad for parameter in anatomy.model.get_submodule(name).parameters()):
+            raise SplitError(
+                f"all layers read '{name}', so every stage gets a copy of it, and copies would be trained apart; "
+                f"freeze it: model.{name}.requires_grad_(False)"
+            )
 
 
 def even_cuts(model: nn.Module, stages: int) -> list[str]:

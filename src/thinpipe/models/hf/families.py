@@ -24,6 +24,7 @@ class Family:
         enters_as: the argument that stands for what enters a later stage.
         takes: the arguments of a batch, the most important first.
         rides: those of them that every stage needs, if they are given.
+        copied: modules that every layer reads; each stage has a copy, and none of them is trained.
         reads_first: how the names of classes end whose head reads the first token of a row, and no other.
     """
 
@@ -33,6 +34,7 @@ class Family:
     enters_as: str = "inputs_embeds"
     takes: tuple[str, ...] = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     rides: tuple[str, ...] = ("attention_mask", "position_ids")
+    copied: tuple[str, ...] = ()
     reads_first: tuple[str, ...] = ()
 
 
@@ -53,6 +55,14 @@ FAMILIES = {
         before=("embeddings",),
         after=(),
         takes=("input_ids", "attention_mask", "position_ids"),
+        reads_first=("ForSequenceClassification",),
+    ),
+    "mpnet": Family(
+        layers=("encoder.layer",),
+        before=("embeddings",),
+        after=("pooler",),
+        takes=("input_ids", "attention_mask", "position_ids"),
+        copied=("encoder.relative_attention_bias",),
         reads_first=("ForSequenceClassification",),
     ),
     "vit": Family(

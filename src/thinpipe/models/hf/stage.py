@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +61,9 @@ class HfStage:
                     children[child_name] = inner
             elif full in kept:
                 children[child_name] = child
+            elif full in anatomy.copied:
+                # The first stage has the model's own. No two stages may have one module: each is on its own device.
+                children[child_name] = child if self._first else copy.deepcopy(child)
             elif full in stand_ins:
                 instead[child_name] = stand_ins[full]
         made = husk(module, children, instead)

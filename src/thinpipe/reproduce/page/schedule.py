@@ -16,7 +16,7 @@ def epochs(rows: Sequence[Shown]) -> str:
     """
     ours = sorted({record.settings["recipe"]["epochs"] for each in rows for record in each.records})
     work = rows[0].row.work
-    theirs = resolved(work.recipe, work.changes).epochs
+    theirs = resolved(work.recipe, {**work.changes, "cut": work.cuts[0]}).epochs
     said = " to ".join(f"{count:g}" for count in dict.fromkeys((ours[0], ours[-1])))
     return f"{said} epochs" if ours == [theirs] else f"{said} of {theirs:g} epochs"
 

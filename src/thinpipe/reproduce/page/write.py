@@ -11,11 +11,11 @@ from thinpipe.reproduce.page.facts import commands, facts
 from thinpipe.reproduce.page.frontier import TITLE, frontier
 from thinpipe.reproduce.page.glance import glance
 from thinpipe.reproduce.page.table import cells
-from thinpipe.reproduce.training.picture import picture, plots
+from thinpipe.reproduce.training.picture import View, picture, plots
 from thinpipe.reproduce.training.rows import Shown, records_in, shown
 from thinpipe.reproduce.training.sheet import stand_ins
 from thinpipe.reproduce.training.short import PAGE as SHORT
-from thinpipe.reproduce.training.table import Table, Work
+from thinpipe.reproduce.training.table import NONE, Table
 from thinpipe.reproduce.training.tables import TABLES
 
 _PICTURES = "results-"
@@ -61,6 +61,8 @@ Figures are means and standard deviations over seeds, after the last epoch.
 - **to none**: difference to the row `none`, in points, mean and standard deviation over the seeds that both rows have.
   Their number stands behind it where there is one, or where either row has others as well. Rows are compared whether or
   not they were trained on the same device, and with compiled stages.
+- **damaged**: runs in whose first quarter a gradient was more than four times as long as the median of its epoch, and
+  the training loss rose with it, of those whose gradients were measured. Such a run loses accuracy for good.
 - **kB a sample**: bytes that crossed the cuts in training, over the samples.
 """
 NOTHING = "No table has been trained: `thinpipe reproduce TABLE` trains one and records its rows in `results/`."
@@ -106,7 +108,7 @@ def _page(page: str, results: Path, docs: Path) -> dict[Path, str]:
     parts += ["\n".join(lines)] if (lines := list(glance(compared))) else []
     for table, rows in tables:
         records = [record for each in rows for record in each.records]
-        own = {f"{_PICTURES}{name}.svg": picture(table, work, records) for name, work in _plots(table, rows)}
+        own = {f"{_PICTURES}{name}.svg": picture(table, view, records) for name, view in _plots(table, rows)}
         pictures |= own
         parts.append("\n".join(_section(table, rows, list(own), where, results)))
     done = [table.name for table, _ in tables]
@@ -147,19 +149,19 @@ def _left_over(docs: Path, files: Mapping[Path, str]) -> list[Path]:
     return [path for path in sorted((docs / "img").glob(f"{_PICTURES}*.svg")) if path not in files]
 
 
-def _plots(table: Table, rows: Sequence[Shown]) -> Iterator[tuple[str, Work | None]]:
+def _plots(table: Table, rows: Sequence[Shown]) -> Iterator[tuple[str, View]]:
     """Lists the plots that show something: a curve by epoch, or two rows of ours that can be compared."""
-    least = 1 if table.by_epoch else 2
-    for name, work in plots(table).items():
-        if sum(work is None or work.label == each.row.work.label for each in rows) >= least:
-            yield name, work
+    for name, view in plots(table).items():
+        if sum(view.shows(each.row) for each in rows) >= (1 if view.by_epoch else 2):
+            yield name, view
 
 
 def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where: Path, results: Path) -> Iterator[str]:
     told = "; ".join(stand_ins([record for each in rows for record in each.records]))
     title = f"{table.title} ({told})" if told else table.title
     yield f"## {title}\n"
-    yield f"{table.about[0].upper()}{table.about[1:]}. Models are cut in three, with codecs at both cuts, both ways.\n"
+    cut = " Models are cut in three, with codecs at both cuts, both ways." if _has_codecs(table) else ""
+    yield f"{table.about[0].upper()}{table.about[1:]}.{cut}\n"
     yield from (f"![{title}](img/{name})\n" for name in pictures)
     heads, lines = cells(rows, where)
     yield line(heads)
@@ -172,6 +174,10 @@ def _section(table: Table, rows: Sequence[Shown], pictures: Sequence[str], where
         yield f"- Left out, for no row of the table has the name: {', '.join(strange)}."
     yield ""
     yield from _folded("The commands that trained these rows, and where", [f"- {each}" for each in commands(rows)])
+
+
+def _has_codecs(table: Table) -> bool:
+    return any(row.codec != NONE for row in table.rows)
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

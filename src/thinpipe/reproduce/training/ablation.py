@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from thinpipe.reproduce.training.sortquant import FROZEN
 from thinpipe.reproduce.training.table import NONE, Published, Row, Table, Work
 from thinpipe.reproduce.training.works import CIFAR10, RTE
 
@@ -60,7 +61,7 @@ ABLATION = Table(
         *_rows(_TEXTS, "uniform", _RTE_UNIFORM),
     ),
     source="Published figures are read off Epipe's plots by eye; their ratio is nominal, bits over 32. "
-    "The point of sort quantization at 4 bits on CIFAR-10 is not that of its table, 87.10.",
+    f"The point of sort quantization at 4 bits on CIFAR-10 is not that of its table, 87.10. {FROZEN}",
     needs="thinpipe\\[data,hf]; CIFAR-10 with weights, RTE with RoBERTa-base or --encoder; a GPU",
     time="estimated: half an hour a row and seed with a recent GPU, less what other tables have recorded; --tiny: "
     "25 seconds",

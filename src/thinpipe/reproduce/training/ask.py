@@ -9,13 +9,17 @@ from typing import Any
 
 from thinpipe.reproduce.training.table import Row, Table
 from thinpipe.train import Recipe, resolved
-from thinpipe.train.encoder import settings_of, weight_files
+from thinpipe.train.encoder import called, settings_of, weight_files
 from thinpipe.train.files import TINY, digest, encoder_folder
 from thinpipe.train.recipes import subject_of
 from thinpipe.train.settings import Settings
 
 STAGES = 3
+_ANYWHERE = "127.0.0.1:0"
 _ROBERTA = {"model_type": "roberta", "num_hidden_layers": 12, "hidden_size": 768, "vocab_size": 50_265}
+
+_ON_PAIRS = "all-mpnet-base-v2"
+"""An encoder that has been trained on pairs of sentences of which one follows from the other, which is RTE's task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ class Job:
         work, is_text = row.work, reads_texts(row.work.recipe)
         name, changes = (work.tiny_recipe, work.tiny) if ask.tiny else (work.recipe, work.changes)
         said: dict[str, Any] = dict(changes) | {"seed": seed}
-        if row.cut in subject_of(name).cuts:
+        if row.cut in subject_of(name).cuts_of(said.get("model", "")):
             said["cut"] = row.cut
         folder = texts if ask.tiny and is_text else ask.data_dir
         if row.learned is not None:
@@ -98,7 +102,9 @@ class Job:
         said |= {"on_nan": "continue", **ask.changes}
         recipe = resolved(name, said)
         settings = Settings(
-            stages=STAGES,
+            # Where its server will be is known when that has been started.
+            connect=_ANYWHERE if table.served else None,
+            stages=None if table.served else STAGES,
             codec=row.packs,
             grad_codec=row.packs_back,
             compile=ask.compile or None,
@@ -131,6 +137,7 @@ class Job:
             **({} if self.row.gradients is None else {"grad_codec": self.row.gradients}),
             "cut": self.row.cut,
             "stages": STAGES,
+            **({"served": True} if self.table.served else {}),
             "seed": self.seed,
             "tiny": self.tiny,
             "recipe": recipe,
@@ -167,7 +174,9 @@ def encoder_stand_in(recipe: Recipe) -> str | None:
     """
     folder, found = encoder_folder(recipe), settings_of(recipe)
     if any(found.get(name) != value for name, value in _ROBERTA.items()):
-        # A folder may be called anything; many a config.json says what its model was called.
-        name = str(found.get("_name_or_path") or folder.resolve()).rstrip("/").rpartition("/")[2]
+        name = called(folder, found)
+        if name == _ON_PAIRS:
+            about = "; trained on sentence pairs, SNLI and MultiNLI among them" if recipe.dataset == "rte" else ""
+            return f"stand-in: {name}, an MPNet, not RoBERTa-base{about}"
         return f"stand-in: {name:.60}, not RoBERTa-base"
     return None if weight_files(folder) else "stand-in: RoBERTa-base with random weights, not pretrained"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from thinpipe.reproduce.training.sortquant import FROZEN
 from thinpipe.reproduce.training.table import NONE, Published, Row, Table
-from thinpipe.reproduce.training.works import COLA_FAIRSEQ, COLA_LORA, COLA_OWN
+from thinpipe.reproduce.training.works import COLA_FAIRSEQ, COLA_LORA, COLA_OWN, TEXT_SEEDS
 
 COLA_RECIPES = Table(
     name="cola-recipes",
@@ -30,15 +31,17 @@ COLA_RECIPES = Table(
         ),
         Row(
             work=COLA_OWN,
-            codec="power:16",
+            codec="power:16/2",
             series="Epipe's settings, power:16",
             published=Published(
                 value=0.635, ratio=0.146, curve=((3, 0.635), (7, 0.635), (20, 0.612)), note="best of 20 epochs"
             ),
         ),
     ),
-    source="Published figures are the best epochs of Epipe's curves, and points of them, read off plots by eye.",
+    source="Published figures are the best epochs of Epipe's curves, and points of them, read off plots by eye. "
+    f"{FROZEN}",
     needs="thinpipe\\[data,hf]; CoLA; RoBERTa-base, or --encoder; a GPU",
     time="estimated: half an hour a row and seed with a recent GPU, LoRA two hours; --tiny: 10 seconds",
     by_epoch=True,
+    seeds=TEXT_SEEDS,
 )

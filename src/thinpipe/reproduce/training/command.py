@@ -23,7 +23,7 @@ from thinpipe.train.command import read_fields
 from thinpipe.train.recipe import RecipeError
 from thinpipe.train.settings import Settings
 
-_SEEDS, _TINY_SEEDS = "0,1,2", "0"
+_TINY_SEEDS = (0,)
 _DECIDED = {
     "seed": "use --seeds",
     "cut": "use --cut",
@@ -45,7 +45,7 @@ def training_command(table: Table) -> Callable[..., None]:
         ] = None,
         seeds: Annotated[
             str | None,
-            typer.Option(help=f"Each row is trained with each of them (default: {_SEEDS}; 0 with --tiny)."),
+            typer.Option(help="Each row is trained with each (default: 0,1,2, and of texts 3,4 too; 0 with --tiny)."),
         ] = None,
         epochs: Annotated[int | None, typer.Option(min=1, help="How many (default: the published).")] = None,
         chunks: Annotated[
@@ -93,7 +93,7 @@ def training_command(table: Table) -> Callable[..., None]:
             raise typer.BadParameter(f"{table.name} trains on images, and has no encoder; leave out --encoder")
         ask = Ask(
             rows=_rows(table, cut, rows),
-            seeds=_seeds(seeds or (_TINY_SEEDS if tiny else _SEEDS)),
+            seeds=_seeds(seeds) if seeds else _TINY_SEEDS if tiny else table.seeds,
             epochs=epochs,
             chunks=chunks,
             changes=_changes(table, changes or (), tiny=tiny),
@@ -118,7 +118,8 @@ def training_command(table: Table) -> Callable[..., None]:
             raise typer.Exit(status or 1)
 
     command.__doc__ = (
-        f"{table.title}: {table.about}.\n\nEvery row is trained with every seed and recorded as soon as it is done; "
+        f"{table.about[0].upper()}{table.about[1:]}.\n\n{table.title}. "
+        "Every row is trained with every seed and recorded as soon as it is done; "
         "one that is recorded is not trained again, and one that was interrupted goes on. Start the same command "
         "several times to train as many rows at once, on one GPU or on several with --device: they share the rows.\n\n"
         f"Example: [bold]thinpipe reproduce {table.name} --seeds 0,1,2[/bold]"

@@ -22,7 +22,7 @@ class Ran:
     Args:
         steps: in their order.
         tests: one after each epoch.
-        cuts: what crossed each.
+        cuts: what crossed each; or one entry, what crossed both.
         said: what else its log says (default: nothing).
     """
 
@@ -52,7 +52,8 @@ class Ran:
         last, whole = self.tests[-1], sum(self.cuts, Crossing())
         correlations = [line.mcc for line in self.tests if line.mcc is not None]
         rows, seconds = sum(line.rows for line in self.steps), sum(line.seconds for line in self.steps)
-        ratios = {f"cut_{number}": cut for number, cut in enumerate(self.cuts, 1)}
+        # One entry is both cuts together, as a client counts them.
+        ratios = {f"cut_{number}": cut for number, cut in enumerate(self.cuts, 1) if len(self.cuts) > 1}
         return {
             "accuracy": last.accuracy,
             "best_accuracy": max(line.accuracy for line in self.tests),

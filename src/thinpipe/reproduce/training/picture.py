@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 
 from thinpipe.bench.marks import Mark, Series, legend, spoken_of
@@ -20,36 +20,66 @@ _LEFT, _RIGHT, _HEIGHT = 50, 700, 360
 _ACROSS = "bytes that cross the cuts over those of float32, 26x: so many times fewer; published ones are nominal"
 
 
-def plots(table: Table) -> dict[str, Work | None]:
-    """Lists the plots of a table by name, each with the work whose rows it shows; None for all of them."""
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What one plot of a table shows.
+
+    Args:
+        work: whose rows; None for those of all.
+        by_epoch: whether it has a curve for each row, by epoch, and not a line for each series by ratio.
+        codecs: the rows' codecs; empty for all.
+    """
+
+    work: Work | None
+    by_epoch: bool
+    codecs: tuple[str, ...] = ()
+
+    def shows(self, row: Row) -> bool:
+        """Tells whether a row is in it."""
+        return self.work in (None, row.work) and (not self.codecs or row.both in self.codecs)
+
+    def name_of(self, row: Row) -> str:
+        """Names a row's curve: by its codec, where codecs were chosen."""
+        return row.both if self.codecs else row.series
+
+
+def plots(table: Table) -> dict[str, View]:
+    """Lists the plots of a table by name."""
     if table.by_epoch or len(table.works) == 1:
-        return {table.name: None}
-    return {"-".join(filter(None, (table.name, work.prefix))): work for work in table.works}
+        found = {table.name: View(work=None, by_epoch=table.by_epoch)}
+    else:
+        names = {"-".join(filter(None, (table.name, work.prefix))): work for work in table.works}
+        found = {name: View(work=work, by_epoch=False) for name, work in names.items()}
+    if table.curves:
+        found[f"{table.name}-by-epoch"] = View(work=None, by_epoch=True, codecs=table.curves)
+    return found
 
 
-def picture(table: Table, work: Work | None, records: Sequence[Record]) -> str:
-    """Draws the plot of a table, or of what one of its works gave.
+def picture(table: Table, view: View, records: Sequence[Record]) -> str:
+    """Draws a plot of a table.
 
     Args:
         table: which.
-        work: of whose rows; None for all.
+        view: one of its ``plots``.
         records: of any of its rows.
     """
-    rows = [each for each in shown(table, records) if each.records and work in (None, each.row.work)]
+    rows = [each for each in shown(table, records) if each.records and view.shows(each.row)]
     rows = [each for each in rows if table.draws(each.row)]
-    told = [row for row in table.rows if work in (None, row.work)]
-    series = list(dict.fromkeys(row.series for row in told))
-    title = table.title if work is None else f"{table.title}, {work.label}"
+    told = [row for row in table.rows if view.shows(row)]
+    title = table.title if view.work is None else f"{table.title}, {view.work.label}"
+    measure = _MEASURES[told[0].work.measure]
     remark = "; ".join(stand_ins([record for each in rows for record in each.records]))
-    if table.by_epoch:
-        curves = [_by_epoch(each, series.index(each.row.series)) for each in rows]
-        curves += [
-            Curve(f"{row.series}, published", _percents(row.published.curve), series.index(row.series), dashed=True)
-            for row in told
-            if row.published.curve
-        ]
-        return plot(title, _MEASURES[table.works[0].measure], "epoch", curves, remark=remark)
-    return _against_ratio(title, _MEASURES[told[0].work.measure], [*_ours(rows)], [*_theirs(told)], remark)
+    if not view.by_epoch:
+        return _against_ratio(title, measure, [*_ours(rows)], [*_theirs(told)], remark)
+    colours = {name: k for k, name in enumerate(dict.fromkeys(map(view.name_of, told)))}
+    curves = [_by_epoch(each, view.name_of(each.row), colours) for each in rows]
+    curves += [
+        Curve(f"{name}, published", _percents(row.published.curve), colours[name], dashed=True)
+        for row in told
+        if row.published.curve
+        for name in (view.name_of(row),)
+    ]
+    return plot(title, measure, "epoch", curves, remark=remark)
 
 
 def _against_ratio(title: str, measure: str, ours: list[Series], theirs: list[Series], remark: str) -> str:
@@ -76,11 +106,11 @@ def _grouped(rows: Sequence[Shown]) -> list[list[Shown]]:
     return list(groups.values())
 
 
-def _by_epoch(each: Shown, colour: int) -> Curve:
+def _by_epoch(each: Shown, name: str, colours: Mapping[str, int]) -> Curve:
     spreads = each.curve()
     points = [(float(k), 100 * spread.mean, 100 * spread.deviation) for k, spread in enumerate(spreads, 1)]
     cut = "" if each.row.elsewhere is None else f", {each.row.cut}"
-    return Curve(f"{each.row.series}{cut}", points, colour)
+    return Curve(f"{name}{cut}", points, colours[name])
 
 
 def _ours(rows: Sequence[Shown]) -> Iterator[Series]:

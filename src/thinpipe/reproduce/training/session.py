@@ -18,6 +18,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.reproduce.training.ask import Ask, Job
 from thinpipe.reproduce.training.made_up import write_texts
 from thinpipe.reproduce.training.run import PATIENCE, RowError, Shelf, forget_states, record_of, recorded, trained
+from thinpipe.reproduce.training.served import served
 from thinpipe.reproduce.training.table import Row, Table
 from thinpipe.train.log import BusyError, RunFolder
 from thinpipe.train.progress import is_live
@@ -108,9 +109,9 @@ class Session:
         return None if self.folder is None else recorded(job, self.folder)
 
     def _train(self, job: Job, shelf: Shelf, stop: Stop) -> None:
-        run = self._place(job)
+        run, train = self._place(job), served if self.table.served else trained
         try:
-            if not trained(job, shelf.samples(job.recipe, job.settings.device), run, stop, self.console):
+            if not train(job, shelf.samples(job.recipe, job.settings.device), run, stop, self.console):
                 return
         except _MISSING as error:
             self._skip(job.row, error)

@@ -71,12 +71,12 @@ def _wide(columns: Sequence[tuple[str, ...]]) -> int:
 def _draw(table: Table, folder: Path) -> list[Path]:
     """Draws the plots of all that is recorded, be it from this session or from another; returns where."""
     records = records_in(table, folder)
-    done = {record.settings["what"] for record in records}
+    rows = [each.row for each in shown(table, records)]
     paths = []
-    for name, work in plots(table).items():
-        if work is None or work.label in done:
+    for name, view in plots(table).items():
+        if any(map(view.shows, rows)):
             paths.append(folder / table.name / f"{name}.svg")
-            paths[-1].write_text(picture(table, work, records))
+            paths[-1].write_text(picture(table, view, records))
     return paths
 
 

@@ -170,8 +170,11 @@ class Table:
         needs: what it takes.
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.
+        curves: codecs whose rows have another plot, with curves by epoch (default: none).
         page: the page that shows it, without its ending.
+        seeds: those that each row is trained with, unless told otherwise (default: three).
         draws: whether a row is in pictures and in the overview of the page (default: every row is).
+        served: whether a client and a server train it, each in a process of its own (default: one process does).
     """
 
     name: str
@@ -182,8 +185,11 @@ class Table:
     needs: str
     time: str
     by_epoch: bool = False
+    curves: tuple[str, ...] = ()
     page: str = "results"
+    seeds: tuple[int, ...] = (0, 1, 2)
     draws: Callable[[Row], bool] = lambda _: True
+    served: bool = False
 
     @property
     def works(self) -> tuple[Work, ...]:

@@ -17,6 +17,7 @@ from thinpipe.errors import ThinpipeError
 from thinpipe.links.net.keys import ClientKeys, read_pair, read_public
 from thinpipe.remote.client import Client
 from thinpipe.reproduce.two_machines.work import Work
+from thinpipe.runtime.heap import keep_memory
 
 SCHEDULE = "stream"
 _GIVE_UP = 5.0
@@ -57,6 +58,7 @@ class Order:
         address: of the server.
         codecs: for each cut, both ways; None where tensors travel as they are.
         chunks: micro-batches.
+        lr: the learning rate of both sides.
         bandwidth: bits a second that both ends hold themselves to; None for as fast as the link is.
         batch: rows of a batch.
         batches: how many of them count.
@@ -67,6 +69,7 @@ class Order:
     address: str
     codecs: tuple[str | None, str | None]
     chunks: int
+    lr: float
     bandwidth: float | None
     batch: int
     batches: int
@@ -106,12 +109,13 @@ def _carry_out(order: Order, keys: ClientKeys | None, say: Say) -> None:
         give_up=_GIVE_UP,
     ) as client:
         for number in range(order.warm_up + order.batches):
-            client.step(inputs, targets)
+            client.step(inputs, targets, lr=order.lr)
             assert client.cost is not None
             say({"cost": client.cost.to_json(), "counted": number >= order.warm_up})
 
 
 def _attend(text: str, say: Say) -> None:
+    keep_memory()  # as `thinpipe train` does
     seat = Seat(**json.loads(text))
     torch.set_num_threads(seat.threads)
     keys = seat.keys()

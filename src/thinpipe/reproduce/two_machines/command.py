@@ -20,8 +20,19 @@ from thinpipe.bench.sheet import Sheet
 from thinpipe.errors import ThinpipeError
 from thinpipe.finite import dumps
 from thinpipe.help import MORE, HelpAll
-from thinpipe.reproduce.two_machines.row import CHUNKS, CODECS, CUTS, FULL, Row, table
-from thinpipe.reproduce.two_machines.sheet import costs_sheet, documents_sheet, over_none
+from thinpipe.reproduce.two_machines.documents import CHUNKS, CUT, NONE
+from thinpipe.reproduce.two_machines.row import (
+    BOTTLENECKS,
+    CODECS,
+    CUTS,
+    FULL,
+    IMAGES,
+    MADE_UP,
+    TINY_BOTTLENECKS,
+    Row,
+    table,
+)
+from thinpipe.reproduce.two_machines.sheet import costs_sheet, over_none, published_sheet
 
 if TYPE_CHECKING:
     from thinpipe.reproduce.two_machines.wire import Wire
@@ -38,11 +49,22 @@ def two_machines_command(
         typer.Option(help=f"Of the link each way, as 4gbit,1gbit,100mbit; may be repeated (default: {FULL})."),
     ] = None,
     cut: Annotated[
-        str, typer.Option(help="documents; pooled, which sends 49 times less at the second cut; or both.")
-    ] = CUTS[0],
+        str,
+        typer.Option(
+            help="before-relu, which is Epipe's; pooled, which sends 49 times less at the second cut; or "
+            "before-relu,pooled."
+        ),
+    ] = CUT,
     codecs: Annotated[
         str, typer.Option(help="For activations and gradients; A/B is A at the first cut and B at the second.")
     ] = ",".join(CODECS),
+    bottlenecks: Annotated[
+        str | None,
+        typer.Option(
+            help="Learned, without a codec, one for each cut, or none (default: Epipe's two, "
+            f"{' and '.join(BOTTLENECKS)}; a small one with --tiny). They are not fitted: time does not depend on it."
+        ),
+    ] = None,
     chunks: Annotated[
         str | None, typer.Option(help=f"Micro-batches (default: {','.join(map(str, CHUNKS))}; 4 with --tiny).")
     ] = None,
@@ -53,7 +75,7 @@ def two_machines_command(
     batches: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Batches of each row that count, after one that warms up (default: 5; 3 with --tiny)."
+            min=1, help="Batches of each row that count, after three that warm up (default: 10; 3 with --tiny)."
         ),
     ] = None,
     via: Annotated[
@@ -65,6 +87,12 @@ def two_machines_command(
     ] = None,
     connect: Annotated[
         str | None, typer.Option(help="A server that is there, as host:port, by thinpipe serve.")
+    ] = None,
+    images: Annotated[
+        str, typer.Option(help="made-up, with random weights; or cifar10, with pretrained ones, which takes as long.")
+    ] = MADE_UP,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="With --images cifar10: the folder of data sets (default: the usual places).")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure rows that are recorded already, too.")] = False,
     tiny: Tiny = False,
@@ -89,7 +117,7 @@ def two_machines_command(
         typer.Option(
             min=1,
             rich_help_panel=MORE,
-            help="Cores of the client (default: all, or half if the server has the other half).",
+            help="Cores of the client (default: all but two, or half if the server computes on the other half).",
         ),
     ] = None,
 ) -> None:
@@ -97,26 +125,31 @@ def two_machines_command(
 
     Epipe's figures stand beside ours. MobileNetV2 at 224 pixels: the client has the first and the last
     layers, the server the middle. Each row is recorded as soon as it is measured, and one that is recorded is not
-    measured again.
+    measured again. What such a training comes to is thinpipe reproduce two-machines-accuracy.
 
     Example: [bold]thinpipe reproduce two-machines --bandwidth 4gbit,1gbit,100mbit[/bold]
     """
-    chosen = _rows(bandwidth or [FULL], cut, codecs, chunks or (_TINY_CHUNKS if tiny else None), rows)
+    small = ",".join(TINY_BOTTLENECKS if tiny else BOTTLENECKS) if bottlenecks is None else bottlenecks
+    chosen = _rows(bandwidth or [FULL], cut, codecs, small, chunks or (_TINY_CHUNKS if tiny else None), rows)
+    _verify_images(images, data_dir, tiny=tiny)
     via = _verified(via, connect, key, server, device)
     folder = output if output is not None or tiny else Path("results")
     records: list[Record] = []
     try:
+        from thinpipe.reproduce.two_machines import plan as plans
         from thinpipe.reproduce.two_machines import run, wire  # they need ZeroMQ
 
         keys = None if key is None or server is None else wire.Keys(key, server)
         given = None if connect is None else wire.GivenWire(connect, keys)
         on_cpu = given is None and (device == "cpu" or (device is None and not torch.cuda.is_available()))
-        own, theirs = run.threads(client_threads, shared=on_cpu)
-        plan = run.Plan(
+        own, theirs = plans.threads(client_threads, shared=on_cpu)
+        plan = plans.Plan(
             rows=chosen,
             tiny=tiny,
             batch=batch,
-            batches=batches or (3 if tiny else 5),
+            batches=batches or (3 if tiny else 10),
+            images=images,
+            data_dir=None if data_dir is None else str(data_dir),
             device=device,
             client_threads=own,
             server_threads=theirs,
@@ -125,7 +158,7 @@ def two_machines_command(
         with _wire(given, via) as line, progress(len(chosen)) as done:
             old: dict[Row, Record] = {}
             if folder is not None and not again:
-                found = {row: run.recorded(plan, row, line, folder) for row in chosen}
+                found = {row: plans.recorded(plan, row, line, folder) for row in chosen}
                 old = {row: record for row, record in found.items() if record is not None}
             records += old.values()
             for row in old:
@@ -135,7 +168,7 @@ def two_machines_command(
                 records.append(kept(record, output=output, tiny=tiny))
                 done(record.row)
 
-            run.measured(plan, [row for row in chosen if row not in old], line, keep)
+            run.measured(plan, [row for row in chosen if row not in old], line, keep, folder=folder, again=again)
     except (ThinpipeError, ImportError, OSError) as error:
         typer.echo(str(error), err=True)
         if records and folder is not None:
@@ -157,7 +190,9 @@ def _wire(given: Wire | None, via: str | None) -> Iterator[Wire]:
         yield line
 
 
-def _rows(bandwidths: Sequence[str], cut: str, codecs: str, chunks: str | None, names: str | None) -> tuple[Row, ...]:
+def _rows(
+    bandwidths: Sequence[str], cut: str, codecs: str, bottlenecks: str, chunks: str | None, names: str | None
+) -> tuple[Row, ...]:
     """Reads which rows are asked for."""
     rates = ["".join(text.lower().split()) for word in bandwidths for text in word.split(",")]
     counts = list(CHUNKS) if chunks is None else [_count(word) for word in chunks.split(",")]
@@ -165,10 +200,11 @@ def _rows(bandwidths: Sequence[str], cut: str, codecs: str, chunks: str | None, 
     for word in cuts:
         if word not in CUTS:
             raise typer.BadParameter(f"there is no cut {word!r:.40}; there are {', '.join(CUTS)}")
-    found = table(dict.fromkeys(rates), cuts, _words(codecs), dict.fromkeys(counts))
+    small = [word for word in _words(bottlenecks) if word != NONE]
+    found = table(dict.fromkeys(rates), cuts, _words(codecs), small, dict.fromkeys(counts))
     for row in found:
         try:
-            _ = row.rate, row.codecs
+            row.verify()
         except ValueError as error:  # a SpecError is one
             raise typer.BadParameter(str(error)) from error
     if names is None:
@@ -187,6 +223,15 @@ def _count(word: str) -> int:
     if not word.strip().isdecimal() or not 1 <= int(word) <= 4096:
         raise typer.BadParameter(f"--chunks are whole numbers from 1 to 4096, as 1,4,8; got {word!r}")
     return int(word)
+
+
+def _verify_images(images: str, data_dir: Path | None, *, tiny: bool) -> None:
+    if images not in IMAGES:
+        raise typer.BadParameter(f"there are no images {images!r:.40}; use {' or '.join(IMAGES)}")
+    if tiny and images != MADE_UP:
+        raise typer.BadParameter("--tiny has images of its own; leave out --images")
+    if data_dir is not None and images == MADE_UP:
+        raise typer.BadParameter("--data-dir is for real images; add --images cifar10")
 
 
 def _verified(
@@ -217,7 +262,7 @@ def _verified(
 
 
 def _report(records: Sequence[Record], *, folder: Path | None, as_json: bool) -> None:
-    sheets = documents_sheet(records), costs_sheet(records)
+    sheets = published_sheet(records), costs_sheet(records)
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
     for sheet in sheets:

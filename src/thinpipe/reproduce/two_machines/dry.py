@@ -1,4 +1,4 @@
-"""The same pipeline with nothing on the wire, by which the documents define the computation time.
+"""The same pipeline with nothing on the wire, by which Epipe's report defines the computation time.
 
 ::
 

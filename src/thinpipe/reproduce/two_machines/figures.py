@@ -1,20 +1,21 @@
-"""The figures of a row, from what its batches cost; a megabyte is 2**20 bytes, as in the documents.
+"""The figures of a row, from what its batches cost; a megabyte is 2**20 bytes, as in Epipe's report.
 
 ::
 
-    average          bytes of one way / computation time         the documents': what nobody would have to stall at
+    average          bytes of one way / computation time         Epipe's: what nobody would have to stall at
     average, wall    bytes of one way / total time               what the link did carry
     peak, client     sent by the client in its busiest 100 ms
     peak, server     received by the server in its busiest 100 ms
 
-Both ways carry equal tensors: activations of one cut and gradients of the other.
+Both ways carry equal tensors: activations of one cut and gradients of the other. The ratio is to the tensors as they
+were before any bottleneck, in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from statistics import mean
+from statistics import median
 
 from thinpipe.remote.cost import StepCost, summary
 
@@ -38,22 +39,23 @@ _BYTES = {
 }
 
 
-def figures(costs: Sequence[StepCost], computation: Sequence[float]) -> dict[str, float | None]:
-    """Sums up a row: means over its batches, of peaks the largest.
+def figures(costs: Sequence[StepCost], computation: Sequence[float], row_bytes: int) -> dict[str, float | None]:
+    """Sums up a row: of totals and computation the median batch, of peaks the largest, of what else there is the mean.
 
     Args:
         costs: of its batches.
         computation: seconds of batches with nothing on the wire; none where that is not known.
+        row_bytes: of the tensors that one row has at both cuts, one way, before any bottleneck and in float32.
     """
     found = summary(costs)
-    total, way = found["seconds"], (found["sent"] + found["received"]) / 2 / MEGABYTE
-    alone = mean(computation) if computation else None
+    total, way = median(cost.seconds for cost in costs), (found["sent"] + found["received"]) / 2
+    alone = median(computation) if computation else None
     return {
         "total_s": round(total, 5),
         "computation_s": None if alone is None else round(alone, 5),
-        "ratio": round(found["ratio"], 5),
-        "average_mb_s": None if alone is None else round(way / alone, 3),
-        "average_wall_mb_s": round(way / total, 3),
+        "ratio": round(way / (row_bytes * found["rows"]), 5),
+        "average_mb_s": None if alone is None else round(way / MEGABYTE / alone, 3),
+        "average_wall_mb_s": round(way / MEGABYTE / total, 3),
         "peak_client_mb_s": round(found["peak_sent"] / MEGABYTE, 3),
         "peak_server_mb_s": round(found["server_peak_received"] / MEGABYTE, 3),
         "throughput": round(found["rows"] / total, 3),

@@ -2,14 +2,13 @@
 
 ::
 
-    parent   order ──► client ══ wire ══ server      a row: 1 batch to warm up, and some that count
+    parent   order ──► client ══ wire ══ server      a row: 3 batches to warm up, and some that count
                ◄── cost, cost, ..., done
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,72 +20,26 @@ from typing import Any
 
 from thinpipe.bench.link_processes import LOOK, Rank, started, told
 from thinpipe.bench.record import Machine, Record
-from thinpipe.errors import ThinpipeError
 from thinpipe.remote.cost import StepCost
-from thinpipe.reproduce.two_machines.client import SCHEDULE, Order, Seat
-from thinpipe.reproduce.two_machines.documents import printed
+from thinpipe.reproduce.two_machines import computation, offers
+from thinpipe.reproduce.two_machines.client import Order, Seat
+from thinpipe.reproduce.two_machines.computation import NOT_IDLE, Computation, is_less
+from thinpipe.reproduce.two_machines.documents import CUT, printed, step_size
 from thinpipe.reproduce.two_machines.figures import figures, samples
+from thinpipe.reproduce.two_machines.plan import BENCH, WARM_UP, Plan, ReproduceError, settings
 from thinpipe.reproduce.two_machines.row import Row
 from thinpipe.reproduce.two_machines.server import Assignment
-from thinpipe.reproduce.two_machines.wire import ADDRESS, Wire
+from thinpipe.reproduce.two_machines.wire import Wire
 from thinpipe.reproduce.two_machines.work import Work
 
-BENCH = "two-machines"
-WARM_UP = 1
 _PACKAGE = "thinpipe.reproduce.two_machines"
 _START = 180.0
 _BATCH = 240.0
 _SLOWER = 4.0
 _BYTES_A_ROW = 2_000_000
 """More than either cut of either model sends for a row, each way."""
-
 DRY = "one number a row on the wire, everything computed"
 """How the computation time is measured."""
-
-
-class ReproduceError(ThinpipeError, RuntimeError):
-    """A row could not be measured; those before it are."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is run.
-
-    Args:
-        rows: in order.
-        tiny: whether the small model is trained.
-        batch: rows of a batch.
-        batches: how many of them count, after one that does not.
-        device: of the server; None for a GPU, if there is one.
-        client_threads: of the client's computation.
-        server_threads: of the server's, on a CPU.
-        seed: of weights and inputs.
-    """
-
-    rows: tuple[Row, ...]
-    tiny: bool
-    batch: int
-    batches: int
-    device: str | None
-    client_threads: int
-    server_threads: int
-    seed: int
-
-    def work(self, cut: str, *, dry: bool = False) -> Work:
-        """Tells what is trained."""
-        return Work(cut=cut, tiny=self.tiny, dry=dry, seed=self.seed)
-
-
-def threads(asked: int | None, *, shared: bool) -> tuple[int, int]:
-    """Deals this machine's cores out to client and server.
-
-    Args:
-        asked: what the client is to have (default: half of them if they are shared, else all).
-        shared: whether the server computes on them, too.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    client = asked or (max(1, cores // 2) if shared else cores)
-    return client, max(1, cores - client) if shared else 1
 
 
 @dataclass
@@ -96,10 +49,14 @@ class _Company:
     plan: Plan
     wire: Wire
     ranks: Sequence[Rank]
+    folder: Path | None
+    is_again: bool
     address: str = ""
     device: str = ""
-    dry: dict[tuple[str, int], list[float]] = field(default_factory=dict)
-    notes: dict[tuple[str, int], str] = field(default_factory=dict)
+    notes: dict[Work, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._computation = Computation(self._alone, self._settings_alone, self.folder, is_again=self.is_again)
 
     @property
     def client(self) -> Rank:
@@ -117,47 +74,57 @@ class _Company:
 
     def record(self, row: Row) -> Record:
         """Measures a row."""
-        plan, key = self.plan, (row.cut, row.chunks)
+        plan, work = self.plan, self.plan.work(row)
+        alone, notes = self._computation.of(row), []
         self.wire.shape(row.rate)
-        if key not in self.dry:
-            self.dry[key] = self._computation(*key)
-        costs = list(self._costs(self._order(plan.work(row.cut), row), _patience(plan, row)))
-        theirs = None if plan.tiny or row.cut != "documents" else printed(row.codec, row.chunks)
+        costs = list(self._costs(self._order(work, row, plan.batches), _patience(plan, row)))
+        seconds = [cost.seconds for cost in costs]
+        if is_less(seconds, alone):
+            alone = self._computation.again(row)
+            notes += [NOT_IDLE] if is_less(seconds, alone) else []
+        theirs = None if plan.tiny or row.cut != CUT else printed(row.codec, row.bottleneck, row.chunks)
         return Record(
             BENCH,
-            figures(costs, self.dry[key]),
-            samples(costs, self.dry[key]),
+            figures(costs, alone, work.row_bytes()),
+            samples(costs, alone),
             settings(plan, row, self.wire) | {"server_device": self.device, "computation": DRY},
             Machine.current("pyzmq"),
             row=row.name,
             published={} if theirs is None else theirs.figures(),
-            notes=[self.notes[key]] if key in self.notes else [],
+            notes=[*notes, *filter(None, [self.notes.get(plan.work(row, dry=True))])],
         )
 
-    def _order(self, work: Work, row: Row) -> Order:
+    def _order(self, work: Work, row: Row, batches: int) -> Order:
         return Order(
             work=work,
             address=self.address,
             codecs=(None, None) if work.dry else row.codecs,
             chunks=row.chunks,
+            lr=step_size(row.chunks),
             bandwidth=None if work.dry else self.wire.emulated(row.rate),
             batch=self.plan.batch,
-            batches=self.plan.batches,
+            batches=batches,
             warm_up=WARM_UP,
         )
 
-    def _computation(self, cut: str, chunks: int) -> list[float]:
+    def _alone(self, row: Row) -> list[float]:
         """Measures batches with nothing on the wire; none where the server does not offer that."""
-        work = self.plan.work(cut, dry=True)
+        work = self.plan.work(row, dry=True)
+        self.wire.shape(None)
         try:
-            order = self._order(work, Row("full", cut, "none", chunks))
-            return [cost.seconds for cost in self._costs(order, _BATCH)]
+            return [cost.seconds for cost in self._costs(self._order(work, row, computation.BATCHES), _BATCH)]
         except _Refused:
-            self.notes[cut, chunks] = (
-                "the computation time is not known, as the server does not offer it; start it with "
-                f"--offer {work.factory}"
+            name, _, place = work.factory.rpartition(":")
+            how = (
+                f"start it with --offer {name}:{place}" if hasattr(offers, place) else "it is no offer of this package"
             )
+            self.notes[work] = f"the computation time is not known, as the server does not offer it; {how}"
             return []
+
+    def _settings_alone(self, row: Row) -> dict[str, Any]:
+        plain = settings(self.plan, row, self.wire) | {"server_device": self.device}
+        left = ("bandwidth", "bits_per_second", "codec", "batches")
+        return {name: value for name, value in plain.items() if name not in left} | {"computation": DRY}
 
     def _costs(self, order: Order, patience: float) -> Iterator[StepCost]:
         assert self.client.process.stdin is not None
@@ -203,50 +170,9 @@ def _patience(plan: Plan, row: Row) -> float:
     return _BATCH + (_SLOWER * bits / row.rate if row.rate else 0.0)
 
 
-def settings(plan: Plan, row: Row, wire: Wire) -> dict[str, Any]:
-    """Lists what a row's figures depend on, apart from the machine; rows that are alike in this are the same row."""
-    return {
-        "bandwidth": row.bandwidth,
-        "bits_per_second": row.rate,
-        "wire": wire.name,
-        "encrypted": wire.keys is not None,
-        "cut": row.cut,
-        "codec": row.codec,
-        "chunks": row.chunks,
-        "schedule": SCHEDULE,
-        "tiny": plan.tiny,
-        "pixels": plan.work(row.cut).pixels,
-        "batch": plan.batch,
-        "batches": plan.batches,
-        "warm_up": WARM_UP,
-        "device": plan.device,
-        "client_threads": plan.client_threads,
-        "server_threads": plan.server_threads if wire.name != ADDRESS else None,
-        "seed": plan.seed,
-    }
-
-
-def recorded(plan: Plan, row: Row, wire: Wire, folder: Path) -> Record | None:
-    """Finds a row that was measured before, in the same way.
-
-    Raises:
-        ReproduceError: it was measured in another way, and would be lost.
-    """
-    path = folder / BENCH / f"{row.name}.json"
-    if not path.exists():
-        return None
-    record = Record.load(path)
-    for name, now in settings(plan, row, wire).items():
-        before = record.settings.get(name)
-        if name != "batches" and before != now:
-            raise ReproduceError(
-                f"{path} was recorded with {name}={before}, and it is {now} now; choose another --output, or replace "
-                "it with --again"
-            )
-    return record
-
-
-def measured(plan: Plan, rows: Iterable[Row], wire: Wire, keep: Callable[[Record], None]) -> None:
+def measured(
+    plan: Plan, rows: Iterable[Row], wire: Wire, keep: Callable[[Record], None], *, folder: Path | None, again: bool
+) -> None:
     """Measures rows.
 
     Args:
@@ -254,6 +180,8 @@ def measured(plan: Plan, rows: Iterable[Row], wire: Wire, keep: Callable[[Record
         rows: which.
         wire: over what.
         keep: called with each as soon as it is measured.
+        folder: of the records, where that of the computation is kept, too; None for none.
+        again: whether the computation is measured even if it is recorded.
 
     Raises:
         ReproduceError, RankError: a row could not be; what came before it is kept.
@@ -261,7 +189,7 @@ def measured(plan: Plan, rows: Iterable[Row], wire: Wire, keep: Callable[[Record
     wanted = list(rows)
     if not wanted:
         return
-    with _company(plan, wanted, wire) as company:
+    with _company(plan, wanted, wire, folder, again=again) as company:
         company.meet()
         for row in wanted:
             try:
@@ -272,16 +200,16 @@ def measured(plan: Plan, rows: Iterable[Row], wire: Wire, keep: Callable[[Record
 
 
 @contextmanager
-def _company(plan: Plan, rows: Sequence[Row], wire: Wire) -> Iterator[_Company]:
+def _company(plan: Plan, rows: Sequence[Row], wire: Wire, folder: Path | None, *, again: bool) -> Iterator[_Company]:
     module = [sys.executable, "-m"]
     keys, commands = wire.keys, []
     if wire.listen is not None:
-        works = (plan.work(cut, dry=dry) for cut in dict.fromkeys(row.cut for row in rows) for dry in (False, True))
+        works = dict.fromkeys(plan.work(row, dry=dry) for row in rows for dry in (False, True))
         assignment = Assignment(
             listen=wire.listen,
-            works=tuple(works),
             device=plan.device,
             threads=plan.server_threads,
+            works=tuple(works),
             keys=None if keys is None else str(Path(keys.key).parent),
         )
         commands.append(wire.command(0, [*module, f"{_PACKAGE}.server", assignment.text()]))
@@ -292,4 +220,4 @@ def _company(plan: Plan, rows: Sequence[Row], wire: Wire) -> Iterator[_Company]:
     )
     commands.append(wire.command(1, [*module, f"{_PACKAGE}.client", seat.text()]))
     with started(commands, heard=range(len(commands))) as ranks:
-        yield _Company(plan, wire, ranks)
+        yield _Company(plan, wire, ranks, folder, again)

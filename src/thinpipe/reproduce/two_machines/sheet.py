@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from thinpipe.bench.record import Record
 from thinpipe.bench.sheet import Sheet, notes_of, ratio
 from thinpipe.bench.svg import bar_chart
-from thinpipe.reproduce.two_machines.documents import PRINTED
+from thinpipe.reproduce.two_machines.documents import (
+    CHUNKS,
+    CONV,
+    CUT,
+    IMPOSSIBLE,
+    MISPRINTED,
+    NONE,
+    POWER,
+    PRINTED,
+)
 from thinpipe.reproduce.two_machines.figures import MEGABYTE
+from thinpipe.reproduce.two_machines.row import MADE_UP, method
 
 TITLE = "Two machines"
 COSTS_TITLE = "Two machines, where the time goes"
@@ -34,39 +45,74 @@ _COSTS = {
 }
 
 
-def documents_sheet(records: Sequence[Record]) -> Sheet:
+def published_sheet(records: Sequence[Record]) -> Sheet:
     """Shows Epipe's columns, its figures in brackets."""
-    heads = ["link", "cut", "codec", "chunks", *(head for head, _ in _COLUMNS.values())]
+    heads = ["link", "cut", "method", "chunks", *(head for head, _ in _COLUMNS.values())]
     lines = [[*_row(record), *(_both(record, *column) for column in _columns())] for record in records]
     notes = [
-        f"{_model(records)}; Epipe's figures in brackets, of a CPU and a GTX 1080 in one local network, with "
-        "CIFAR-10 and pretrained weights, where ours are made-up images and random ones: times cannot be compared.",
-        "MB is 2**20 bytes and times are seconds a batch, means over batches after one that warms up. Ratio: bytes on "
-        "the wire, heads and words included, over those of the tensors; theirs is nominal.",
-        "Average, as Epipe's report defines it: bytes of one way over the computation time, and nothing that crossed a "
-        f"wire.{_rough(records)} Peaks: what the client handed to its socket, which the system's buffers may take "
-        "faster than the link does, and what came out of the server's, in the busiest 100 ms.",
-        "Computation: measured in the same two processes with the same schedule and nothing on the wire but one number "
-        "a row in each tensor's place.",
+        f"{_model(records)}; Epipe's figures in brackets, of a CPU and a GTX 1080 in one local network: times cannot "
+        "be compared.",
+        "Kept different from Epipe: client and server are processes of one host, joined by an emulated link, which is "
+        "the loopback with both ends held back or a wire that the kernel slows; images are made up and weights random "
+        "where a row's settings do not say `cifar10`, for a batch takes as long with any.",
+        "MB is 2**20 bytes and times are seconds a batch: total and computation are the median batch, others means. "
+        "Ratio: bytes on the wire, heads and words included, over those of the tensors in float32 before any "
+        "bottleneck; theirs is nominal.",
+        "Average is the bytes of one way over the computation time: the rate that a link would need so that nobody "
+        f"ever waited for it. No link carried that, and nothing measured it.{_wrong(records)}",
+        "Peaks: what the client handed to its socket, which the system's buffers may take faster than the link does, "
+        "and what came out of the server's, in the busiest 100 ms.",
+        "Computation: of batches in the same two processes with the same schedule and nothing on the wire but one "
+        "number a row in each tensor's place; one measurement for all codecs and links of a number of chunks, and one "
+        "for each bottleneck, which computes, too.",
+        *_published_notes(records),
+        *_settings_notes(records),
         *notes_of(records),
     ]
     return Sheet(TITLE, heads, lines, notes, "MB/s sent in the client's busiest 100 ms", bars(records, _PEAK))
 
 
-def _rough(records: Sequence[Record]) -> str:
+def _wrong(records: Sequence[Record]) -> str:
     """Says of how many rows the computation time cannot be right: a batch was over in less."""
     wrong = sum((each.results["total_s"] or 0.0) < (each.results["computation_s"] or 0.0) for each in records)
     if not wrong:
         return ""
-    return (
-        f" The computation was timed apart from the rows, over a few batches for each link and number of chunks, and "
-        f"came out longer than the whole batch of {wrong} rows: it and the average are rough."
-    )
+    return f" The computation of {wrong} rows was mismeasured: it is longer than the whole batch. Do not use it."
+
+
+def _published_notes(records: Sequence[Record]) -> Iterator[str]:
+    """Says what is odd about Epipe's own figures."""
+    theirs = [record.settings for record in records if record.published]
+    if any(each["codec"] == POWER and each["chunks"] == CHUNKS[-1] for each in theirs):
+        yield MISPRINTED
+    if any(_bottleneck(each) == CONV["0.097"] and each["chunks"] == CHUNKS[0] for each in theirs):
+        yield IMPOSSIBLE
+
+
+def _settings_notes(records: Sequence[Record]) -> Iterator[str]:
+    """Says with what step rows were trained, and which were measured before they followed the report."""
+    if any("lr" in record.settings for record in records):
+        yield (
+            "SGD at 0.005 for each micro-batch with momentum 0.1 and no weight decay, as Epipe's report says; the code "
+            "that made its figures has no momentum."
+        )
+    before = sum("lr" not in record.settings for record in records)
+    if before:
+        yield (
+            f"{before} rows are older: SGD at 0.01 with momentum 0.9 and weight decay 0.0001, means of 2 or 3 batches "
+            "after one, in processes that gave the memory of a batch back to the system and waited for it anew. Their "
+            "computation is longer for that, by more in some rows than in others."
+        )
+    if any(str(record.settings["server_device"]).startswith("cuda") for record in records):
+        yield (
+            "A server with a recent GPU takes nearly as long for a micro-batch of 8 rows as for one of 64, as it waits "
+            "for launches: its computation grows with the number of chunks, where Epipe's fell."
+        )
 
 
 def costs_sheet(records: Sequence[Record]) -> Sheet:
     """Shows what Epipe's columns leave out."""
-    heads = ["link", "cut", "codec", "chunks", "none's total over this", "MB up", "MB down"]
+    heads = ["link", "cut", "method", "chunks", "none's total over this", "MB up", "MB down"]
     heads += [head for head, _ in _COSTS.values()]
     lines = [
         [
@@ -96,23 +142,25 @@ def average_picture(_: Sheet, records: Sequence[Record]) -> str:
 
 
 def bars(records: Sequence[Record], name: str) -> dict[str, dict[str, float | None]]:
-    """Arranges a result as Epipe's charts do: by codec, a bar for each number of micro-batches; theirs last."""
+    """Arranges a result as Epipe's charts do: by method, a bar for each number of micro-batches; theirs last."""
     found: dict[str, dict[str, float | None]] = {}
     for record in records:
-        cut = "" if record.settings["cut"] == "documents" else ", pooled"
-        label = f"{record.settings['codec']}, {record.settings['bandwidth']}{cut}"
+        cut = "" if record.settings["cut"] == CUT else ", pooled"
+        label = f"{_method(record.settings)}, {record.settings['bandwidth']}{cut}"
         found.setdefault(label, {})[_chunks(record.settings["chunks"])] = record.results[name]
     if any(record.published for record in records):
         for row in PRINTED:
-            found.setdefault(f"{row.codec}, published", {})[_chunks(row.chunks)] = row.figures()[name]
+            found.setdefault(f"{method(row.codec, row.bottleneck)}, published", {})[_chunks(row.chunks)] = (
+                row.figures()[name]
+            )
     return found
 
 
 def over_none(records: Sequence[Record], record: Record) -> float | None:
-    """Tells how many times as long a batch takes without codecs, all else being equal."""
+    """Tells how many times as long a batch takes with nothing made small, all else being equal."""
     same = ("bandwidth", "cut", "chunks", "wire")
     for other in records:
-        if other.settings["codec"] == "none" and all(other.settings[k] == record.settings[k] for k in same):
+        if _method(other.settings) == NONE and all(other.settings[k] == record.settings[k] for k in same):
             return ratio(other.results["total_s"], record.results["total_s"])
     return None
 
@@ -121,9 +169,17 @@ def _chunks(m: int) -> str:
     return "1 chunk" if m == 1 else f"{m} chunks"
 
 
+def _bottleneck(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("bottleneck", NONE))  # which older records lack
+
+
+def _method(settings: Mapping[str, Any]) -> str:
+    return method(str(settings["codec"]), _bottleneck(settings))
+
+
 def _row(record: Record) -> list[str]:
     settings = record.settings
-    return [settings["bandwidth"], settings["cut"], settings["codec"], str(settings["chunks"])]
+    return [settings["bandwidth"], settings["cut"], _method(settings), str(settings["chunks"])]
 
 
 def _columns() -> list[tuple[str, str]]:
@@ -141,8 +197,9 @@ def _text(value: float | None, form: str, unit: float = 1.0) -> str:
 
 def _model(records: Sequence[Record]) -> str:
     models = (
-        f"{'A small model' if each.settings['tiny'] else 'MobileNetV2'} at {each.settings['pixels']} pixels, batches "
-        f"of {each.settings['batch']}, schedule {each.settings['schedule']}"
+        f"{'A small model' if each.settings['tiny'] else 'MobileNetV2'} at {each.settings['pixels']} pixels, "
+        f"{each.settings.get('images', MADE_UP)} images, batches of {each.settings['batch']}, schedule "
+        f"{each.settings['schedule']}"
         for each in records
     )
     return "; ".join(dict.fromkeys(models))

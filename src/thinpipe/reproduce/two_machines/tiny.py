@@ -2,9 +2,9 @@
 
 ::
 
-    documents   conv, norm | ReLU6, depthwise, pointwise, norm, ReLU6       | pool, linear       160 x 7 x 7 at cut 2
-    pooled      conv, norm | ReLU6, depthwise, pointwise, norm, ReLU6, pool |       linear       160: 49 times fewer
-                 client                    server                              client
+    before-relu   conv, norm | ReLU6, depthwise, pointwise, norm, ReLU6       | pool, linear     160 x 7 x 7 at cut 2
+    pooled        conv, norm | ReLU6, depthwise, pointwise, norm, ReLU6, pool |       linear     160: 49 times fewer
+                   client                    server                              client
 
 It computes little for the bytes that it sends, as a server's GPU would.
 """
@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from thinpipe.bottleneck import insert
 from thinpipe.train import Parts
 from thinpipe.train.weights import built
 
 PIXELS = 84
 CLASSES = 10
 _MIDDLE = 2
-_LAST = {"documents": 7, "pooled": 9}
+_LAST = {"before-relu": 7, "pooled": 9}
 """The layers with which the server's part begins, and the client's last part."""
 
 
@@ -43,11 +44,18 @@ def tiny_model() -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-def tiny_parts(cut: str) -> Parts:
-    """Builds the whole and cuts it."""
+def tiny_parts(cut: str, bottleneck: str, example: Tensor) -> Parts:
+    """Builds the whole, cuts it, and puts bottlenecks at its cuts.
+
+    Args:
+        cut: where.
+        bottleneck: as it is written, or ``none``.
+        example: inputs of one row.
+    """
     layers = list(built(tiny_model, 0).named_children())
-    first, middle, last = (
+    stages = [
         nn.Sequential(OrderedDict(layers[begin:end]))
         for begin, end in ((0, _MIDDLE), (_MIDDLE, _LAST[cut]), (_LAST[cut], None))
-    )
+    ]
+    first, middle, last = insert(stages, bottleneck, example=example)
     return Parts(first, middle, last, functional.cross_entropy)

@@ -100,7 +100,8 @@ def test_the_wheel_has_the_package_alone(wheel):
         "thinpipe",
         f"thinpipe-{thinpipe.__version__}.dist-info",
     }
-    assert {"thinpipe/py.typed", "thinpipe/cli.py"} < set(wheel.namelist())
+    data = "thinpipe/reproduce/queue/order.toml"
+    assert {"thinpipe/py.typed", "thinpipe/cli.py", data} < set(wheel.namelist())
 
 
 def test_a_package_index_is_told_who_where_and_links_that_lead_somewhere(wheel):

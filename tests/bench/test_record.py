@@ -59,3 +59,16 @@ def test_whoever_records_from_changed_files_is_told(tmp_path, capsys):
     assert "changes that no commit has; commit them and measure again" in " ".join(capsys.readouterr().err.split())
     kept(replace(record(), commit="abc+"), output=None, tiny=True)  # which is not recorded
     assert capsys.readouterr().err == ""
+
+
+def test_a_record_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    path = record(commit="abc").save(tmp_path)
+    before = path.read_text()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("thinpipe.checkpoint.disk.flush", full)
+    with pytest.raises(OSError, match="No space left"):
+        record(commit="def").save(tmp_path)
+    assert path.read_text() == before and [each.name for each in path.parent.iterdir()] == ["row.json"]

@@ -1,13 +1,17 @@
 """The training loop follows its trainer's number of steps, forward and back."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+import thinpipe.train.loop as loop_module
 from thinpipe.train import data, resolved
+from thinpipe.train.in_process import InProcess
 from thinpipe.train.local import Local
 from thinpipe.train.log import EvaluationLine, Origin, RunFolder, StepLine
 from thinpipe.train.loop import Loop
-from thinpipe.train.parts import loss, whole
+from thinpipe.train.parts import loss, stages_of, whole
 from thinpipe.train.settings import Settings
 
 RECIPE = resolved("digits", {"epochs": 2, "batch": 200})
@@ -110,3 +114,46 @@ def test_a_loop_that_is_stopped_saves_the_step_that_it_finished(tmp_path):
     done, seen, _ = trained(tmp_path / "run", Forgetful(tmp_path / "states", after=[]), stop_after=5)
     assert not done and seen.steps == [0, 1, 2, 3, 4]
     assert Forgetful(tmp_path / "states", after=[]).committed == 5
+
+
+class InOneProcess(Seen):
+    """Trains cut into stages, and looks how far the trainer was when it was told of a step."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.trainer = InProcess(LASTING, stages_of(LASTING), folder=folder, every=None, devices=["cpu"] * 3)
+        self.behind = []
+
+    def stepped(self, line):
+        super().stepped(line)
+        self.behind.append(self.trainer.committed - 1 - line.step)
+
+
+LASTING = replace(RECIPE, on_nan="continue")
+
+
+def test_the_loss_of_a_step_may_be_read_when_the_next_one_is_queued_and_the_log_is_the_same(tmp_path, monkeypatch):
+    logs, behind = [], []
+    for late in (False, True):
+        # As a GPU's loss is, which may not be computed yet.
+        monkeypatch.setattr(loop_module, "_is_queued", lambda _, late=late: late)
+        path = tmp_path / str(late)
+        seen, folder = InOneProcess(path / "states"), RunFolder(path)
+        folder.begin(Origin.now(LASTING, Settings()))
+        loop = Loop(
+            recipe=LASTING,
+            data=data(LASTING),
+            loss_fn=loss,
+            log=folder.log(0),
+            watcher=seen,
+            stopped=lambda seen=seen: len(seen.steps) >= 12,
+        )
+        assert not loop.run(seen.trainer)
+        logs.append(
+            [(line.step, line.loss, line.grad_norm) for line in folder.lines() if isinstance(line, StepLine)][:12]
+        )
+        behind.append(seen.behind)
+        assert sum(line.seconds for line in folder.lines() if isinstance(line, StepLine)) > 0
+    assert logs[0] == logs[1]
+    # An epoch has 8 steps: its last one is read before the test, and what is left when somebody stops, then.
+    assert behind == [[0] * 12, [1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0]]

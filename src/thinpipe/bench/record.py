@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from thinpipe.checkpoint.disk import replace
 from thinpipe.errors import ThinpipeError
 from thinpipe.finite import dumps, loads
 
@@ -173,10 +174,10 @@ class Record:
         return folder / self.bench / f"{self.row}.json"
 
     def save(self, folder: Path) -> Path:
-        """Writes the record to the file of its row, and returns where that is."""
+        """Writes the record to the file of its row, whole or not at all, and returns where that is."""
         path = self.path(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dumps(self.entries(), indent=1) + "\n")
+        replace(path, dumps(self.entries(), indent=1) + "\n")
         return path
 
     @classmethod

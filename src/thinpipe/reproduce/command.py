@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from thinpipe.help import App
+from thinpipe.help import App, Group
 from thinpipe.reproduce.entries import ENTRIES
 from thinpipe.reproduce.page.command import page_command
+from thinpipe.reproduce.queue.command import next_command
+
+
+class _Reproduce(Group):
+    """Takes ``--next`` for the command ``next``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the words behind ``thinpipe reproduce``."""
+        return super().parse_args(ctx, ["next", *args[1:]] if args[:1] == ["--next"] else args)
+
 
 reproduce_app = App(
+    cls=_Reproduce,
     help="Measure published tables and plots anew, their figures beside ours: Epipe's and torchgpipe's.\n\n"
-    "Example: [bold]thinpipe reproduce sortquant-cifar10 --tiny[/bold]"
+    "Example: [bold]thinpipe reproduce sortquant-cifar10 --tiny[/bold]",
 )
 
 
@@ -45,4 +56,5 @@ def _reproduce(
 
 for _entry in ENTRIES:
     reproduce_app.command(_entry.name)(_entry.command)
+reproduce_app.command("next")(next_command)
 reproduce_app.command("page")(page_command)

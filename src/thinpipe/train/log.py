@@ -162,6 +162,11 @@ class RunFolder:
         return self.path / _STATES
 
     @property
+    def log_path(self) -> Path:
+        """The file of the log."""
+        return self.path / _LOG
+
+    @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
         return (self.path / _RECIPE).exists()

@@ -99,7 +99,7 @@ def training_command(table: Table) -> Callable[..., None]:
             changes=_changes(table, changes or (), tiny=tiny),
             data_dir=data_dir,
             encoder=encoder,
-            device=_device(device),
+            device=device_named(device),
             compile=compile,
             tiny=tiny,
         )
@@ -174,7 +174,12 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, words)))
 
 
-def _device(name: str | None) -> str:
+def device_named(name: str | None) -> str:
+    """Reads ``--device``: a GPU if there is one, where nobody says another.
+
+    Raises:
+        typer.BadParameter: there is no such device.
+    """
     chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         Settings(device=chosen).verify()

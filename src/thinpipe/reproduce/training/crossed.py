@@ -1,4 +1,4 @@
-"""What crossed each cut of a run, kept beside its log: a run that goes on begins to count anew."""
+"""What crossed each cut of a run, kept beside its log; whoever goes on with a run adds to what is written there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from thinpipe.checkpoint.disk import replace
 from thinpipe.runtime.crossing import Flow
 from thinpipe.train.log import EvaluationLine, StepLine
 
@@ -49,6 +50,8 @@ class Crossing:
 class Crossed:
     """Looks on, and writes down after each epoch what has crossed the cuts, tests included.
 
+    Whoever stops within an epoch has it written down once more, with the state that is saved then.
+
     Args:
         path: the file; with one that is there, it adds to that.
         traffic: tells what has crossed since this process began.
@@ -66,11 +69,13 @@ class Crossed:
 
     def evaluated(self, line: EvaluationLine) -> None:
         """Writes it down."""
+        self.write()
+
+    def write(self) -> None:
+        """Writes down what has crossed until now."""
         now = [Crossing.of(flows) for flows in self._traffic()]
         before = self._before or [Crossing()] * len(now)
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps([asdict(old + new) for old, new in zip(before, now, strict=True)]))
-        part.replace(self._path)
+        replace(self._path, json.dumps([asdict(old + new) for old, new in zip(before, now, strict=True)]))
 
 
 def read_crossed(path: Path) -> list[Crossing]:

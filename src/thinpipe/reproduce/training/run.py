@@ -84,6 +84,9 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
             assert isinstance(trainer, InProcess)
             folder.begin(origin)
             log, total = folder.log(trainer.committed), recipe.epochs * samples.steps_per_epoch
+            if not trainer.committed:
+                # Of a run that was killed before it had saved a state.
+                (folder.path / CROSSED).unlink(missing_ok=True)
             crossed = Crossed(folder.path / CROSSED, trainer.traffic)
             with watching(
                 console,
@@ -100,7 +103,9 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
                     watcher=Several([watcher, crossed]),
                     stopped=lambda: stop.wanted,
                 )
-                return loop.run(trainer)
+                done = loop.run(trainer)
+                crossed.write()
+                return done
     except torch.OutOfMemoryError as error:
         raise RowError(f"{job.settings.device} has not enough memory for it: {error}") from error
 

@@ -33,7 +33,7 @@ from thinpipe.reproduce.training.run import Shelf, trained
 from thinpipe.train.log import EvaluationLine, RunFolder, StepLine
 
 TABLE = "sortquant-cifar10"
-ROW = "power3-power7"
+ROW = "power3-3-power7-3"
 """Whose codec remembers the last batch."""
 HOW = Ask(
     rows=(),

@@ -663,7 +663,7 @@ def link(name, target):
         "a/b c/recipe.json",
         link("a/b/recipe.json", "/etc/passwd"),
     ],
-    ids=str,
+    ids=lambda member: getattr(member, "name", member),
 )
 def test_files_that_a_run_would_not_have_are_refused(member, tmp_path):
     path = hostile(tmp_path / "carried", (member, b""))

@@ -32,14 +32,16 @@ def show_queue(console: Console, standings: Mapping[Item, Standing], per_epoch: 
         per_epoch: seconds of an epoch by the names of tables, as far as they are known.
     """
     grid = Grid("", "what", "state", "about", title="Queue")
+    reasons = {
+        why: number for number, why in enumerate(dict.fromkeys(each.why for each in standings.values() if each.why), 1)
+    }
     for number, (item, found) in enumerate(standings.items(), 1):
-        grid.add_row(
-            str(number),
-            escape(str(item)),
-            escape(state_text(found)),
-            duration_text(seconds_left(item, found, per_epoch)),
-        )
+        noted = f" ({reasons[found.why]})" if found.why else ""
+        left = duration_text(seconds_left(item, found, per_epoch))
+        grid.add_row(str(number), escape(str(item)), escape(state_text(found) + noted), left)
     console.print(grid)
+    for why, number in reasons.items():  # once each: a data set that is not there is the reason of many
+        console.print(f"({number}) {why}", markup=False, highlight=False)
     counts = Counter(found.state for found in standings.values())
     console.print(", ".join(f"{count} {state}" for state, count in counts.items()), highlight=False)
 
@@ -48,7 +50,7 @@ def state_text(found: Standing) -> str:
     """Says what has become of an item."""
     if found.state is State.BEGUN:
         return f"begun, {found.tested} of {found.epochs} epochs"
-    return f"{found.state}: {found.why}" if found.why else str(found.state)
+    return str(found.state)
 
 
 def seconds_left(item: Item, found: Standing, per_epoch: Mapping[str, float]) -> float | None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from thinpipe.cli import app
 from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.train.recipe import field_names
-from thinpipe.train.recipes import RECIPES, resolved
+from thinpipe.train.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -356,32 +356,41 @@ def test_what_the_readme_says_of_kept_memory_is_recorded():
     assert said == (f"{min(found):.1f}", f"{max(found):.1f}")
 
 
+def accuracy(table, row):
+    """The mean over all recorded seeds in percent, and how many they are."""
+    found = [json.loads(file.read_text())["accuracy"] for file in (ROOT / "results" / table).glob(f"{row}-seed*.json")]
+    return 100 * sum(found) / len(found), len(found)
+
+
 def test_the_accuracies_of_the_readme_are_the_means_of_the_recorded_seeds():
     readme = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(
-        r"([\d.]+)% without a codec, \*\*([\d.]+)% with `wave:2`.* and ([\d.]+)% with `wave:0.6`.* "
-        r"for (\d+) epochs of (\d+), with one grid for (\d+) images instead of (\d+), and a momentum of ([\d.]+): "
-        r"([\d.]+)% in a quarter and ([\d.]+)% in an eighth.* published ([\d.]+)% and ([\d.]+)%",
-        readme,
+        r"([\d.]+)% without a codec, \*\*([\d.]+)% with `wave:2`.* and ([\d.]+)% with `wave:0.6`", readme
     ).groups()
-    settings, published = said[3:8], said[10:]
+    for row, figure in zip(("none", "wave2", "wave0.6"), said, strict=True):
+        assert (figure, 3) == (f"{accuracy('short-cifar10', row)[0]:.2f}", accuracy("short-cifar10", row)[1]), row
+
+
+def test_what_the_readme_says_of_sort_quantization_is_published_or_recorded_at_the_published_step():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    published, seeds, ours = (
+        re.search(pattern, readme).groups()
+        for pattern in (
+            r"published ([\d.]+)% with 8 bits and ([\d.]+)% with 4",
+            r"means of (\w+) seeds",
+            r"([\d.]+)% without a codec, ([\d.]+)% with 8 bits, ([\d.]+)% with 4, and \*\*([\d.]+)% with `wave:4`",
+        )
+    )
     rows = {row.name: row.published.value for row in TABLES["sortquant-cifar10"].rows}
     assert published == tuple(f"{100 * rows[row]:.1f}" for row in ("sort6+2", "sort3+1"))
-    theirs = resolved("cifar10-finetune", TABLES["sortquant-cifar10"].works[0].changes)
-    for row, figure in zip(("none", "wave2", "wave0.6", "sort6+2", "sort3+1"), (*said[:3], *said[8:10]), strict=True):
-        files = [ROOT / f"results/sortquant-cifar10/{row}-seed{seed}.json" for seed in range(3)]
-        mean = sum(json.loads(file.read_text())["accuracy"] for file in files) / 3
-        digits = len(figure.partition(".")[2])
-        assert figure == f"{100 * mean:.{digits}f}", row
-        for file in files:
-            ours = json.loads(file.read_text())["settings"]["recipe"]
-            grids = (f"{recipe['batch'] // recipe['chunks']}" for recipe in (ours, theirs.to_json()))
-            assert settings == (f"{ours['epochs']}", f"{theirs.epochs}", *grids, f"{ours['momentum']:g}")
+    for row, figure in zip(("none", "sort6+2", "sort3+1", "wave4"), ours, strict=True):
+        mean, count = accuracy("sortquant-cifar10-small", row)
+        assert (figure, seeds[0]) == (f"{mean:.1f}", {2: "two", 3: "three"}[count]), row
 
 
 def test_what_bottlenecks_under_a_codec_come_to_is_recorded():
     readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/bottlenecks.md"))
-    cifar10 = ROOT / "results/sortquant-cifar10"
+    cifar10 = ROOT / "results/short-cifar10"
     for type_, row in (("5", "conv32k4s4+4-conv400+100"), ("7", "conv32k8s8+8-conv300+30")):
         alone, packed = (json.loads((cifar10 / f"{name}-seed0.json").read_text()) for name in (row, f"{row}-wave4"))
         accuracies = [f"{100 * record['accuracy']:.2f}%" for record in (alone, packed)]

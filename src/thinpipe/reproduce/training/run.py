@@ -27,12 +27,13 @@ from thinpipe.reproduce.training.tables import TABLES
 from thinpipe.train.data import Data
 from thinpipe.train.in_process import InProcess
 from thinpipe.train.log import Origin, RunFolder
-from thinpipe.train.loop import Loop
+from thinpipe.train.loop import Loop, Watcher
 from thinpipe.train.parts import data as data_of
 from thinpipe.train.parts import loss
 from thinpipe.train.progress import Several, watching
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.stop import Stop
+from thinpipe.train.trainer import Trainer
 from thinpipe.train.ways import trainer_of
 
 PATIENCE = "finishing the step; again to stop at once"
@@ -83,31 +84,47 @@ def trained(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Con
             )
             assert isinstance(trainer, InProcess)
             folder.begin(origin)
-            log, total = folder.log(trainer.committed), recipe.epochs * samples.steps_per_epoch
             if not trainer.committed:
                 # Of a run that was killed before it had saved a state.
                 (folder.path / CROSSED).unlink(missing_ok=True)
             crossed = Crossed(folder.path / CROSSED, trainer.traffic)
-            with watching(
-                console,
-                epochs=recipe.epochs,
-                total=total,
-                done=trainer.committed,
-                notice=lambda: PATIENCE if stop.wanted else "",
-            ) as watcher:
-                loop = Loop(
-                    recipe=recipe,
-                    data=samples,
-                    loss_fn=loss,
-                    log=log,
-                    watcher=Several([watcher, crossed]),
-                    stopped=lambda: stop.wanted,
-                )
-                done = loop.run(trainer)
-                crossed.write()
-                return done
+            done = looped(recipe, trainer, samples, folder, stop, console, crossed)
+            crossed.write()
+            return done
     except torch.OutOfMemoryError as error:
         raise RowError(f"{job.settings.device} has not enough memory for it: {error}") from error
+
+
+def looped(
+    recipe: Recipe,
+    trainer: Trainer,
+    samples: Data,
+    folder: RunFolder,
+    stop: Stop,
+    console: Console,
+    *watchers: Watcher,
+) -> bool:
+    """Trains from where a trainer is, with progress on a console and a log in the run's folder.
+
+    Returns:
+        Whether it came to the end; else somebody wanted to stop, and a state is saved.
+    """
+    with watching(
+        console,
+        epochs=recipe.epochs,
+        total=recipe.epochs * samples.steps_per_epoch,
+        done=trainer.committed,
+        notice=lambda: PATIENCE if stop.wanted else "",
+    ) as watcher:
+        loop = Loop(
+            recipe=recipe,
+            data=samples,
+            loss_fn=loss,
+            log=folder.log(trainer.committed),
+            watcher=Several([watcher, *watchers]),
+            stopped=lambda: stop.wanted,
+        )
+        return loop.run(trainer)
 
 
 def origin_of(job: Job, folder: RunFolder) -> Origin:

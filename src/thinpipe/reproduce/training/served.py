@@ -26,14 +26,12 @@ from thinpipe.bench.link_processes import started, told
 from thinpipe.reproduce.training.ask import Job
 from thinpipe.reproduce.training.crossed import Crossing
 from thinpipe.reproduce.training.figures import CROSSED
-from thinpipe.reproduce.training.run import PATIENCE, origin_of
+from thinpipe.reproduce.training.run import looped, origin_of
 from thinpipe.train.bottlenecks import FILE, is_fitted
 from thinpipe.train.data import Data
 from thinpipe.train.fitting import fit_bottlenecks
 from thinpipe.train.log import RunFolder, StepLine
-from thinpipe.train.loop import Loop
-from thinpipe.train.parts import example, loss, parts, stages_of
-from thinpipe.train.progress import watching
+from thinpipe.train.parts import example, parts, stages_of
 from thinpipe.train.recipe import Recipe
 from thinpipe.train.stop import Stop
 
@@ -64,23 +62,7 @@ def served(job: Job, samples: Data, folder: RunFolder, stop: Stop, console: Cons
             client = connected(recipe, settings, data=samples, folder=folder.states)
             try:
                 folder.begin(origin)
-                log, total = folder.log(client.committed), recipe.epochs * samples.steps_per_epoch
-                with watching(
-                    console,
-                    epochs=recipe.epochs,
-                    total=total,
-                    done=client.committed,
-                    notice=lambda: PATIENCE if stop.wanted else "",
-                ) as watcher:
-                    loop = Loop(
-                        recipe=recipe,
-                        data=samples,
-                        loss_fn=loss,
-                        log=log,
-                        watcher=watcher,
-                        stopped=lambda: stop.wanted,
-                    )
-                    done = loop.run(client)
+                done = looped(recipe, client, samples, folder, stop, console)
             finally:
                 client.close()
     if done:

@@ -54,7 +54,7 @@ ROWS = {
     "sortquant-cola": "none,power16-2,had2,linear150,linear75-had4,none-linear50",
     "sortquant-cola-simulated": "none,sort6+2",
     "ablation-bits": "cifar10-none,*-sort3+1,cifar10-uniform8,rte-none,rte-uniform4",
-    "sortquant-cifar10-small": "none,one-none,momentum-sort6+2",
+    "sortquant-cifar10-small": "*none,*sort6+2",
     "sortquant-cifar10-mean": "none,sort6+2",
     "bottlenecks-cifar10": "*",
     "prune-vs-quant": "none,topk0.1,downsample2,topk0.2-uniform8",

@@ -64,7 +64,7 @@ def test_a_run_whose_loss_is_not_finite_stops_with_advice(words, tmp_path):
     assert ("--set clip=1" in said) == ("clip=1e12" not in words)
     assert "No weights were saved before that step" in said and "go on with" not in said
     *_, wild, note = lines_of(tmp_path / "run")
-    assert wild["kind"] == "step" and wild["loss"] is None and wild["not_finite"] == {"loss": "nan"}
+    assert wild["kind"] == "step" and wild["loss"] is None and wild["not_finite"]["loss"] == "nan"
     assert note["kind"] == "note" and "stopped at step" in note["text"]
     assert not (tmp_path / "run" / "summary.json").exists() and not (tmp_path / "run" / "states").exists()
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "run")])

@@ -47,7 +47,7 @@ def _memory_command(table: Table, about: str, size: str) -> Callable[..., None]:
     ) -> None:
         _measure(table, rows, devices, clear=clear, limit=limit, tiny=tiny, seed=seed, as_json=json, output=output)
 
-    command.__doc__ = f"""{about}, beside torchgpipe's published table.
+    command.__doc__ = f"""{about}, beside torchgpipe's table.
 
     {size}. Where all stages share a GPU the record's name says so. PYTORCH_CUDA_ALLOC_CONF sets the allocator;
     published runs had the default one.

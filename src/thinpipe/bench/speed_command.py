@@ -65,7 +65,7 @@ def _speed_command(published: Table, about: str) -> Callable[..., None]:
         table = tiny_table(published) if tiny else published
         _measure(table, rows, devices, length, autotune=autotune, tiny=tiny, seed=seed, as_json=json, output=output)
 
-    command.__doc__ = f"""{about}, beside torchgpipe's published table.
+    command.__doc__ = f"""{about}, beside torchgpipe's table.
 
     Whatever differs from its row is in a record's name: another length, or one GPU for several stages.
 
@@ -125,7 +125,7 @@ def amoebanet_speed_command(
         ),
     ] = 0,
 ) -> None:
-    """Throughput of AmoebaNet-D, beside torchgpipe's published table.
+    """Throughput of AmoebaNet-D, beside torchgpipe's table.
 
     A row has n stages and m micro-batches. On CPU cores each cell is timed in turns with the bare network and with
     torchgpipe, where it is installed, and set beside the best that its stages allow. Processes recompute all

@@ -45,7 +45,7 @@ def unet_timeline_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """How busy the devices of a U-Net are, beside torchgpipe's published ablation.
+    """How busy the devices of a U-Net are, beside torchgpipe's.
 
     The U-Net has four stages.
 

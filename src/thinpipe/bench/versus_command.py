@@ -116,7 +116,7 @@ def versus_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Throughput and bytes of pipelines, torchgpipe and data parallel processes.
+    """Throughput and bytes: pipelines, torchgpipe, data parallel processes.
 
     The documents' rows, at their batches, cuts, schedule and momenta; beside them pipelines' batches by data parallel
     processes, one process alone, and pipelines with a codec. With --batch one batch for all.

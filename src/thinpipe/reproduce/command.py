@@ -55,6 +55,7 @@ def _reproduce(
 
 
 for _entry in ENTRIES:
-    reproduce_app.command(_entry.name)(_entry.command)
+    # Help has those that were published; --list has all.
+    reproduce_app.command(_entry.name, hidden=_entry.name.startswith("short-"))(_entry.command)
 reproduce_app.command("next")(next_command)
 reproduce_app.command("page")(page_command)

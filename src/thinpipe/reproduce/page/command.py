@@ -18,7 +18,7 @@ def page_command(
     docs: Annotated[Path, typer.Option(help="The folder that gets results.md and its pictures.")] = Path("docs"),
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if anything is not current.")] = False,
 ) -> None:
-    """Writes the page of trained tables from what was recorded: tables, plots, and accuracy against bytes.
+    """Writes the pages of trained tables from what was recorded.
 
     Example: [bold]thinpipe reproduce page --results results --docs docs[/bold]
     """

@@ -50,7 +50,7 @@ def _rows(work: Work, series: str, figures: dict[str, float | None]) -> tuple[Ro
 ABLATION = Table(
     name="ablation-bits",
     title="Sort against uniform quantization",
-    about="accuracy on CIFAR-10 and RTE of sort and uniform quantization at 4 to 16 bits",
+    about="accuracy by bits of sort and uniform quantization, CIFAR-10 and RTE",
     rows=(
         Row(work=_IMAGES, codec=NONE, series=NONE),
         *_rows(_IMAGES, "sort", dict(_CIFAR10_SORT)),

@@ -47,7 +47,7 @@ CONV_ROWS = (
 BOTTLENECKS = Table(
     name="bottlenecks-cifar10",
     title="Learned bottlenecks, MobileNetV2 on CIFAR-10",
-    about="accuracy on CIFAR-10 with convolutions that make small what crosses the cuts, and codecs on top of them",
+    about="accuracy on CIFAR-10 with learned bottlenecks, and codecs on them",
     rows=(
         Row(work=CONV_INSERT, codec=NONE, series=NONE, published=Published(value=0.9584, ratio=1.0, note=_SIMULATED)),
         *CONV_ROWS,

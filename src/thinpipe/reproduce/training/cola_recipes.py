@@ -9,7 +9,7 @@ from thinpipe.reproduce.training.works import COLA_FAIRSEQ, COLA_LORA, COLA_OWN,
 COLA_RECIPES = Table(
     name="cola-recipes",
     title="Three settings for CoLA, RoBERTa-base",
-    about="Matthews' correlation on CoLA by epoch, in Epipe's, fairseq's and LoRA's settings",
+    about="correlation on CoLA by epoch: Epipe's, fairseq's, LoRA's settings",
     rows=(
         Row(
             work=COLA_OWN,

@@ -23,7 +23,7 @@ def _rows(series: str, figures: Mapping[str, tuple[float, float | None]]) -> tup
 PRUNE_VS_QUANT = Table(
     name="prune-vs-quant",
     title="Pruning and quantization, MobileNetV2 on CIFAR-10 from scratch",
-    about="accuracy from scratch at 32 pixels: top-k pruning, uniform quantization, both, downsampling, our codecs",
+    about="accuracy from scratch: top-k, uniform, both, downsampling, our codecs",
     rows=(
         *_rows(NONE, {NONE: (1.0, 0.9349)}),
         *_rows(
@@ -92,7 +92,7 @@ _RELU6 = replace(
 PRUNE_SMALL = Table(
     name="prune-vs-quant-small",
     title="Quantization and pruning on 2,048 images of CIFAR-10 from scratch, in two networks",
-    about="accuracy by epoch on 2,048 images, minutes a row on a CPU, in the published network and in torchvision's",
+    about="the same on 2,048 images, minutes on a CPU, in two networks",
     rows=tuple(
         Row(work=work, codec=codec, series=", ".join(filter(None, (codec, work.prefix))))
         for work in (_SMALL, _RELU6)

@@ -29,7 +29,7 @@ _STEPS = (replace(_ONE, prefix="one"), replace(_MOMENTUM, prefix="momentum"))
 SMALL = Table(
     name="sortquant-cifar10-small",
     title="Sort quantization, MobileNetV2 on 4,000 images of CIFAR-10 at 64 pixels",
-    about="accuracy on 4,000 images at 64 pixels, minutes a row on a CPU: quantization at Epipe's step and at others",
+    about="accuracy on 4,000 images, minutes on a CPU, at several steps",
     rows=(
         *rows_of(
             _SMALL,

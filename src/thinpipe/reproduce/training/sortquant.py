@@ -102,7 +102,7 @@ SORTQUANT = (
     Table(
         name="sortquant-cifar10",
         title="Sort quantization, MobileNetV2 on CIFAR-10",
-        about="accuracy on CIFAR-10 with sort quantization, power iteration and our codecs",
+        about="accuracy on CIFAR-10: sort quantization, power iteration, our codecs",
         rows=rows_of(
             CIFAR10,
             Published(
@@ -122,7 +122,7 @@ SORTQUANT = (
     Table(
         name="sortquant-cifar10-mean",
         title="Sort quantization, MobileNetV2 on CIFAR-10, mean of the last map",
-        about="the same where the head takes the mean of the last map, and not of its corner as Epipe's does",
+        about="the same with the mean of the last map, not of Epipe's corner",
         rows=tuple(
             Row(work=CIFAR10_MEAN, codec=codec, series=codec.partition(":")[0])
             for codec in (NONE, "sort:6+2", "sort:3+1", "power:3/3/power:7/3", "wave:4")
@@ -177,7 +177,7 @@ SORTQUANT = (
     Table(
         name="sortquant-cola",
         title="Sort quantization, RoBERTa-base on CoLA",
-        about="Matthews' correlation on CoLA with sort quantization, uniform, power iteration, bottlenecks, our codecs",
+        about="Matthews' correlation on CoLA: Epipe's codecs, bottlenecks, ours",
         rows=rows_of(
             COLA,
             _COLA_NONE,
@@ -202,7 +202,7 @@ SORTQUANT = (
     Table(
         name="sortquant-cola-simulated",
         title="Sort quantization, RoBERTa-base on CoLA, as it was simulated",
-        about="the same rows of Epipe's by the program that simulated them: AdamW, float32, the head alone at the end",
+        about="the same rows at the settings of Epipe's simulation",
         rows=rows_of(COLA_SIMULATED, _COLA_NONE, _COLA_SORT, ours=()),
         source=f"{_SOURCE} Settings are the defaults of the program that simulated them: AdamW with a decay of 0.01, "
         "500 warm-up steps, 40 epochs, float32, and the head alone behind the second cut, which all tokens cross. "

@@ -38,7 +38,7 @@ _WORKS = {chunks: _work(chunks) for chunks in CHUNKS}
 ACCURACY = Table(
     name="two-machines-accuracy",
     title="Two machines, accuracy, MobileNetV2 on CIFAR-10",
-    about="accuracy on CIFAR-10 of a client and a server that train over the loopback",
+    about="accuracy on CIFAR-10 of a client that trains with a server",
     rows=(
         *map(_published, PRINTED),
         *(Row(work=_WORKS[_OURS_IN], codec=codec, series=codec.partition(":")[0]) for codec in _OURS),

@@ -71,7 +71,7 @@ def two_machines_command(
     rows: Annotated[
         str | None, typer.Option(help="Only rows whose names match one of these, as '4gbit-*-8,*-none-*'.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 64,
+    batch: Annotated[int, typer.Option(rich_help_panel=MORE, min=1, help="Samples in a batch.")] = 64,
     batches: Annotated[
         int | None,
         typer.Option(
@@ -86,13 +86,20 @@ def two_machines_command(
         ),
     ] = None,
     connect: Annotated[
-        str | None, typer.Option(help="A server that is there, as host:port, by thinpipe serve.")
+        str | None, typer.Option(rich_help_panel=MORE, help="A server that is there, as host:port, by thinpipe serve.")
     ] = None,
     images: Annotated[
-        str, typer.Option(help="made-up, with random weights; or cifar10, with pretrained ones, which takes as long.")
+        str,
+        typer.Option(
+            rich_help_panel=MORE,
+            help="made-up, with random weights; or cifar10, with pretrained ones, which takes as long.",
+        ),
     ] = MADE_UP,
     data_dir: Annotated[
-        Path | None, typer.Option(help="With --images cifar10: the folder of data sets (default: the usual places).")
+        Path | None,
+        typer.Option(
+            rich_help_panel=MORE, help="With --images cifar10: the folder of data sets (default: the usual places)."
+        ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure rows that are recorded already, too.")] = False,
     tiny: Tiny = False,

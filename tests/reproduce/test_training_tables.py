@@ -402,7 +402,7 @@ def test_the_page_shows_what_was_recorded_and_nothing_of_the_rest(trained, folde
     assert sum((folder / name).exists() for name in TABLES) >= 3
     record = Record.load(folder / "sortquant-cifar10" / "had2-seed0.json")
     ratio = f"{record.results['float32_ratio']:.4f}"
-    assert f"| had2 | had:2 | none | {ratio} |  | {100 * record.results['accuracy']:.2f} |" in page
+    assert f"| had2 | had:2 | {ratio} |  | {100 * record.results['accuracy']:.2f} |" in page
     assert not any(table.title in (tmp_path / "none" / "results.md").read_text() for table in TABLES.values())
 
 

@@ -11,7 +11,7 @@ from train.small import small
 from train.test_small_data import run
 
 CASES = {
-    "pretrained images": ("cifar10-finetune", {"lr": 0.01, "clip": 1.0}),
+    "pretrained images": ("cifar10-finetune", {"lr": 1e-3, "limit": 8}),
     "images in micro-batches": ("cifar10-scratch", {"chunks": 2, "lr": 0.05, "cut": "two-and-two"}),
     "texts": ("cola", {"lr": 1e-3, "clip": 0.5}),
     "texts cut within a layer": ("rte", {"lr": 1e-3, "chunks": 2, "cut": "condition-2"}),

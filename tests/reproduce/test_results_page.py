@@ -340,21 +340,16 @@ def test_beside_a_correlation_there_are_accuracies_and_losses(tmp_path):
     assert (lost["last loss"], lost["last loss to none"]) == ("-", "-"), "what one seed has is not that of both"
 
 
-def test_runs_that_a_spike_of_gradients_set_back_early_are_counted(tmp_path):
-    calm = {"grad_norm": [5.0] * 8, "grad_norm_largest": [9.0] * 8, "train_loss": [2.0, 1.5, 1.2, 1.1, 1, 1, 1, 1]}
-    spike = calm | {"grad_norm_largest": [9.0, 40.0, *[9.0] * 6]}
-    curves = {
-        ("none", 0): calm,
-        ("none", 1): spike,  # the loss went on falling
-        ("had4", 0): spike | {"train_loss": [2.0, 2.3, 1.2, 1.1, 1, 1, 1, 1]},
-        ("had4", 1): calm | {"grad_norm_largest": [*[9.0] * 7, 40.0], "train_loss": [*calm["train_loss"][:7], 1.5]},
-    }
+def test_runs_in_which_a_gradient_spiked_early_are_counted(tmp_path):
+    calm = {"grad_norm": [5.0] * 8, "grad_norm_largest": [19.0] * 8}
+    early, late = ({"grad_norm_largest": [*[19.0] * k, 21.0, *[19.0] * (7 - k)]} for k in (1, 7))
+    curves = {("none", 0): calm, ("none", 1): calm | late, ("had4", 0): calm | early, ("had4", 1): calm}
     for (name, seed), samples in curves.items():
         each = record("sortquant-cifar10", name, seed, 0.9)
         save(tmp_path, replace(each, samples=each.samples | samples))
     save(tmp_path, record("sortquant-cifar10", "wave4", 0, 0.9))
     text = page(tmp_path, tmp_path / "docs")
-    found = {name: line_of(text, name)["damaged"] for name in ("none", "had4", "wave4")}
+    found = {name: line_of(text, name)["spikes"] for name in ("none", "had4", "wave4")}
     assert found == {"none": "0 of 2", "had4": "1 of 2", "wave4": "-"}
 
 

@@ -48,7 +48,7 @@ def _columns(rows: Sequence[Shown], results: Path) -> list[Column | None]:
         ("to none", lambda each: difference(each, rows)),
         *(_beside_a_correlation(rows) if measure == "mcc" else ()),
         *(_PUBLISHED if any(each.row.published.value is not None for each in rows) else ()),
-        ("damaged", _damaged) if any(each.damaged() for each in rows) else None,
+        ("spikes", _spikes) if any(each.spikes() for each in rows) else None,
         ("kB a sample", _kilobytes),
     ]
 
@@ -101,8 +101,8 @@ def difference(each: Shown, rows: Sequence[Shown], shown: Figure | None = None) 
     return text if found.every and found.seeds > 1 else f"{text} ({found.seeds} seed{'s' if found.seeds > 1 else ''})"
 
 
-def _damaged(each: Shown) -> str:
-    found = each.damaged()
+def _spikes(each: Shown) -> str:
+    found = each.spikes()
     return "-" if found is None else f"{found[0]} of {found[1]}"
 
 

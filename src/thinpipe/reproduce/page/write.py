@@ -44,10 +44,9 @@ of our own: a batch is one micro-batch, SGD has a momentum of 0.9, MobileNetV2 c
 weights whose BatchNorm had been folded and made anew. The encoder on CoLA is MiniLM-L6, at five times the published
 learning rate.
 
-**No row has Epipe's settings**, and no published figure stands beside any. Sort and uniform quantization, pruning and
-power iteration are listed as they were trained, and left out of the overview and of all pictures: with one grid for 256
-images, and this step, they lose far more than they do where they come from. The page of [results](results.md) has them
-at the published settings.
+**No row has Epipe's settings**, and no published figure stands beside any. Sort and uniform quantization and power
+iteration are listed as they were trained, and left out of the overview and of all pictures: at these settings they lost
+far more than Epipe published. The page of [results](results.md) has them at the published settings.
 
 A table's name trains its rows again as they were, `thinpipe reproduce short-cifar10`; the commands below are those of
 their commits, when the tables of the published settings had these rows.
@@ -61,8 +60,8 @@ Figures are means and standard deviations over seeds, after the last epoch.
 - **to none**: difference to the row `none`, in points, mean and standard deviation over the seeds that both rows have.
   Their number stands behind it where there is one, or where either row has others as well. Rows are compared whether or
   not they were trained on the same device, and with compiled stages.
-- **damaged**: runs in whose first quarter a gradient was more than four times as long as the median of its epoch, and
-  the training loss rose with it, of those whose gradients were measured. Such a run loses accuracy for good.
+- **spikes**: runs in whose first quarter a gradient was more than four times as long as the median of its epoch, of
+  those whose gradients were measured.
 - **kB a sample**: bytes that crossed the cuts in training, over the samples.
 """
 NOTHING = "No table has been trained: `thinpipe reproduce TABLE` trains one and records its rows in `results/`."

@@ -11,7 +11,7 @@ from thinpipe.bench.record import Record
 from thinpipe.reproduce.training.table import Row, Table
 
 SPIKE, EARLY = 4.0, 0.25
-"""How many times the median norm of an epoch's gradients its largest is in a damaged run, and in what part of it."""
+"""How many times the median norm of an epoch's gradients a spike is, and in what part of a run it counts."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Shown:
         found = self.spread(name)
         return None if found is None else found.mean
 
-    def damaged(self) -> tuple[int, int] | None:
-        """Counts the runs that a spike of gradients set back early, and those whose norms are known; None of none."""
+    def spikes(self) -> tuple[int, int] | None:
+        """Counts the runs in which a gradient spiked early, and those whose norms are known; None of none."""
         known = [record for record in self.records if {"grad_norm", "grad_norm_largest"} <= record.samples.keys()]
-        return (sum(map(_is_damaged, known)), len(known)) if known else None
+        return (sum(map(_has_spike, known)), len(known)) if known else None
 
     def curve(self) -> list[Spread]:
         """Sums up what the row is judged by, epoch by epoch, as far as all seeds have come."""
@@ -82,14 +82,11 @@ class Shown:
         return [each for each in spreads if each is not None]
 
 
-def _is_damaged(record: Record) -> bool:
-    """Tells whether, early in a run, a gradient was far longer than is usual and the training loss rose with it."""
-    usual, largest, losses = (record.samples[name] for name in ("grad_norm", "grad_norm_largest", "train_loss"))
+def _has_spike(record: Record) -> bool:
+    """Tells whether, early in a run, a gradient was far longer than is usual in its epoch."""
+    usual, largest = record.samples["grad_norm"], record.samples["grad_norm_largest"]
     early = range(max(1, round(EARLY * len(usual))))
-    return any(
-        largest[epoch] > SPIKE * usual[epoch] and max(losses[epoch : epoch + 2]) > min(losses[: epoch + 1])
-        for epoch in early
-    )
+    return any(largest[epoch] > SPIKE * usual[epoch] for epoch in early)
 
 
 def shown(table: Table, records: Iterable[Record], skipped: Mapping[str, str] | None = None) -> list[Shown]:

@@ -23,7 +23,7 @@ def data_parallel_command(
     models: Annotated[str, typer.Option(help=f"Of {', '.join(NAMES)}.")] = ",".join(NAMES),
     processes: Annotated[
         str | None,
-        typer.Option(help="How many, as 2,4; one row for each (default: as many as in the documents' rows)."),
+        typer.Option(help="How many, as 2,4; one row for each (default: as many as in Epipe's rows)."),
     ] = None,
     batch: Annotated[
         int | None,
@@ -78,5 +78,5 @@ def data_parallel_command(
 
 
 def _documents(model: str) -> list[int]:
-    """Lists on how many GPUs the documents timed a model."""
+    """Lists on how many GPUs Epipe timed a model."""
     return sorted({row.devices for row in TIMED if row.model == model})

@@ -63,7 +63,7 @@ class Replica:
         return found | {ALONE: self.backward_alone, ALL_REDUCE: self.all_reduce_alone}
 
     def whole(self, name: str) -> Times:
-        """Takes a step as anybody would, with a clock that is read as in the documents: without waiting for a GPU."""
+        """Takes a step as anybody would, with a clock that is read as Epipe's: without waiting for a GPU."""
         optimizer, stamps = self._optimizers[name], []
 
         def step() -> None:

@@ -25,7 +25,7 @@ def data_parallel_sheet(records: Sequence[Record], rows: Sequence[Timed] = ()) -
 
     Args:
         records: of any rows.
-        rows: the documents' that are shown even if they were not run (default: none).
+        rows: Epipe's that are shown even if they were not run (default: none).
     """
     lines, bars = [], {}
     for record in records:
@@ -61,7 +61,7 @@ def data_parallel_sheet(records: Sequence[Record], rows: Sequence[Timed] = ()) -
 
 
 def every_row(records: Sequence[Record]) -> Sheet:
-    """Shows all of the documents' rows, those that were not run among them."""
+    """Shows all of Epipe's rows, those that were not run among them."""
     return data_parallel_sheet(records, TIMED)
 
 

@@ -1,4 +1,4 @@
-"""What the documents that this project began with report of data parallel training and of their pipeline.
+"""What Epipe reports of data parallel training and of its pipeline.
 
 Copied from Epipe's main page and from its report "speed and acc": CIFAR-10 at 224 pixels and GLUE's RTE at 128 tokens,
 on up to four GPUs of one machine, which are not named. Their timers were not synchronised with the GPUs, see ``Timed``.
@@ -39,7 +39,7 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """What the documents call it."""
+        """What Epipe calls it."""
         if self.way == DDP:
             return f"Dataparallel-{self.devices}gpu"
         told = {CLIENT: "", HALVES: ", separated averagely", TORCHGPIPE: "(origin code)"}
@@ -47,7 +47,7 @@ class Compared:
 
     @property
     def over_base(self) -> float:
-        """How many times as fast it is as data parallel training on two GPUs: the documents' "speed up"."""
+        """How many times as fast it is as data parallel training on two GPUs: Epipe's "speed up"."""
         return self.throughput / base_of(self.model).throughput
 
     @property
@@ -86,7 +86,7 @@ COMPARED = (
 
 
 def base_of(model: str) -> Compared:
-    """Finds the row that the documents' speed-ups are over: data parallel training on two GPUs."""
+    """Finds the row that Epipe's speed-ups are over: data parallel training on two GPUs."""
     return next(row for row in COMPARED if (row.model, row.way, row.devices) == (model, DDP, 2))
 
 

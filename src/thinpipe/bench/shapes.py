@@ -25,7 +25,7 @@ MOBILENET, VGG, ROBERTA = "mobilenetv2", "vgg13", "roberta-base"
 NAMES = (MOBILENET, VGG, ROBERTA)
 CLASSES = {MOBILENET: 10, VGG: 10, ROBERTA: 2}
 OPTIMIZERS = {MOBILENET: "sgd", VGG: "sgd", ROBERTA: "adamw"}
-"""What each is trained with in the documents."""
+"""What Epipe trains each with."""
 
 _TINY_WORDS, _WORDS = 100, 50265
 
@@ -84,7 +84,7 @@ class Shape:
 
     @property
     def parts(self) -> list[str]:
-        """What is not as the documents have it, for the name of a row."""
+        """What is not as Epipe has it, for the name of a row."""
         if self.tiny:
             return ["tiny"]
         return [] if self == Shape.of(self.name) else [f"size{self.size}"]

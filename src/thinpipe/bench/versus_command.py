@@ -57,7 +57,7 @@ class _Asked:
     codec: str | None
 
     def variants(self, model: str, processes: int) -> tuple[Variant, ...]:
-        """Lists what is trained by so many processes; nothing where the documents have no such rows."""
+        """Lists what is trained by so many processes; nothing where Epipe has no such rows."""
         if self.batch is None:
             return documents_variants(model, processes, divided=self.divide, pipelines=self.pipelines, codec=self.codec)
         return own_variants(
@@ -78,18 +78,16 @@ class _Asked:
 def versus_command(
     *,
     models: Annotated[str, typer.Option(help=f"Of {', '.join(MODELS)}.")] = ",".join(MODELS),
-    processes: Annotated[str, typer.Option(help="How many; the documents' rows with so many.")] = "2,3,4",
+    processes: Annotated[str, typer.Option(help="How many; Epipe's rows with so many.")] = "2,3,4",
     batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Rows of one batch for all (default: the documents')."),
+        typer.Option(min=1, help="Rows of one batch for all (default: Epipe's)."),
     ] = None,
     chunks: Annotated[int | None, typer.Option(min=1, help="With --batch: micro-batches (default: 4).")] = None,
-    divide: Annotated[int, typer.Option(help="The documents' batches, by 1, 2, 4 or 8.")] = 1,
+    divide: Annotated[int, typer.Option(help="Epipe's batches, by 1, 2, 4 or 8.")] = 1,
     pipelines: Annotated[
         str | None,
-        typer.Option(
-            help=f"Of {', '.join(PIPELINES)} (default: the documents'; with --batch both that are cut by time)."
-        ),
+        typer.Option(help=f"Of {', '.join(PIPELINES)} (default: Epipe's; with --batch both that are cut by time)."),
     ] = None,
     codec: Annotated[str, typer.Option(help="At the cuts of further pipelines, or none.")] = CODEC,
     schedule: Annotated[str, typer.Option(help="Of pipelines: gpipe, 1f1b or zb.", rich_help_panel=MORE)] = "gpipe",
@@ -118,7 +116,7 @@ def versus_command(
 ) -> None:
     """Throughput and bytes: pipelines, torchgpipe, data parallel processes.
 
-    The documents' rows, at their batches, cuts, schedule and momenta; beside them pipelines' batches by data parallel
+    Epipe's rows, at their batches, cuts, schedule and momenta; beside them pipelines' batches by data parallel
     processes, one process alone, and pipelines with a codec. With --batch one batch for all.
 
     Example: [bold]thinpipe bench pipeline-vs-dp --models mobilenetv2 --processes 2 --divide 4[/bold]
@@ -141,7 +139,7 @@ def versus_command(
         for each in _plans(asked, Shape.of(name, pixels=pixels, tokens=tokens, tiny=tiny), count)
     ]
     if not plans:
-        raise typer.BadParameter("the documents have no such rows; write --batch 64 for rows of your own")
+        raise typer.BadParameter("Epipe has no such rows; write --batch 64 for rows of your own")
     records = []
     try:
         with progress(sum(map(steps_of, plans))) as done:
@@ -181,11 +179,11 @@ def _verify(device: str, *, divide: int, batch: int | None, chunks: int | None, 
             f"there is no device {device!r} here; write --device cpu, or cuda where there is a GPU"
         )
     if divide not in _DIVISORS:
-        raise typer.BadParameter(f"the documents' batches can be divided by {_DIVISORS}, not by {divide}")
+        raise typer.BadParameter(f"Epipe's batches can be divided by {_DIVISORS}, not by {divide}")
     if batch is None and chunks is not None:
-        raise typer.BadParameter("the documents' rows have their own chunks; write --batch 64 as well")
+        raise typer.BadParameter("Epipe's rows have their own chunks; write --batch 64 as well")
     if batch is not None and divide > 1:
-        raise typer.BadParameter("--divide is for the documents' batches; leave it out with --batch")
+        raise typer.BadParameter("--divide is for Epipe's batches; leave it out with --batch")
     if codec != NONE:
         try:
             parse_codec(codec)

@@ -3,7 +3,7 @@
 ::
 
     client, 2 processes         first | middle | last       ranks 0 1 0
-    client, 4 processes         first | m | m | m | last    ranks 0 1 2 3 0  the middle in the documents' pieces
+    client, 4 processes         first | m | m | m | last    ranks 0 1 2 3 0  the middle in Epipe's pieces
     halves, 2 processes         0-2 | 3-16 | 17-18, head    ranks 0 1 0      MobileNetV2, "separated averagely"
     client-timed, 4 processes   first | m | m | m | last    ranks 0 1 2 3 0  the middle balanced by measured time
     even-timed, 2 processes     units 0 ... | ... n         ranks 0 1        balanced by measured time
@@ -34,7 +34,7 @@ class Manner(StrEnum):
 
     @property
     def is_timed(self) -> bool:
-        """Whether it follows measured times, and not the documents."""
+        """Whether it follows measured times, and not Epipe."""
         return self in (Manner.CLIENT_TIMED, Manner.EVEN_TIMED)
 
 
@@ -62,7 +62,7 @@ DOCUMENTS: dict[tuple[Manner, str, int], tuple[int, ...]] = {
 
 
 def is_known(manner: Manner, model: str, processes: int) -> bool:
-    """Tells whether a model can be dealt out so: the documents have no cut for every number of processes."""
+    """Tells whether a model can be dealt out so: Epipe has no cut for every number of processes."""
     return manner.is_timed or (manner, model, processes) in DOCUMENTS
 
 
@@ -72,7 +72,7 @@ def unit_seconds(shape: Shape, model: nn.Module, sample: object, seconds: float)
 
 
 def documents_cut(manner: Manner, model: str, names: Sequence[str], processes: int) -> Cut:
-    """Deals out a model as the documents did.
+    """Deals out a model as Epipe did.
 
     Args:
         manner: one of theirs.

@@ -2,7 +2,7 @@
 
 ::
 
-    MobileNetV2, 2 processes, the documents' rows:   ddp-2-b128  client-b64-c4  torchgpipe-b64-c4  halves-b64-c4
+    MobileNetV2, 2 processes, Epipe's rows:   ddp-2-b128  client-b64-c4  torchgpipe-b64-c4  halves-b64-c4
     data parallel with a pipeline's batch:           ddp-2-b64
     with a codec at the cuts:                                    client-b64-c4+wave:4              halves-b64-c4+wave:4
     one process:                                     alone-b64
@@ -60,7 +60,7 @@ class Variant:
 
     @property
     def published_way(self) -> str | None:
-        """The way of the documents that it is; None if it is none of theirs."""
+        """The way of Epipe's that it is; None if it is none of theirs."""
         if self.way == PIPELINE:
             return self.cut if self.codec is None and not Manner(self.cut).is_timed else None
         return None if self.way == ALONE else self.way
@@ -68,7 +68,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Training:
-    """How all variants of a row train; the defaults are the documents'.
+    """How all variants of a row train; the defaults are Epipe's.
 
     Args:
         schedule: of pipelines (default: ``gpipe``, fill and drain).
@@ -85,7 +85,7 @@ class Training:
 
     @property
     def parts(self) -> list[str]:
-        """What is not as the documents have it, for the name of a row."""
+        """What is not as Epipe has it, for the name of a row."""
         usual = Training()
         return [
             *([self.schedule] if self.schedule != usual.schedule else []),
@@ -104,9 +104,9 @@ class Plan:
         processes: how many.
         variants: what is timed.
         base: the variant that speed-ups are over: data parallel training by two processes.
-        label: what batches are, the documents' or one that was asked for, and pipelines if they were asked for.
-        divided: what the documents' batches were divided by (default: 1).
-        training: how all train (default: as the documents).
+        label: what batches are, Epipe's or one that was asked for, and pipelines if they were asked for.
+        divided: what Epipe's batches were divided by (default: 1).
+        training: how all train (default: as Epipe).
         device: ``cpu``, or ``cuda``, which processes share if there are more of them than GPUs (default: ``cpu``).
         threads: of each process, and cores (default: 1).
         rounds: how often each variant is timed (default: 3).
@@ -165,7 +165,7 @@ class Plan:
 def documents_variants(
     model: str, processes: int, *, divided: int = 1, pipelines: Sequence[str] | None = None, codec: str | None = None
 ) -> tuple[Variant, ...]:
-    """Lists what the documents compared with so many processes, and what it takes to compare it.
+    """Lists what Epipe compared with so many processes, and what it takes to compare it.
 
     Args:
         model: its name.
@@ -212,7 +212,7 @@ def refusal(variants: Iterable[Variant], model: str) -> str | None:
         cut = each.cut
         if cut and not is_known(Manner(cut), model, each.processes):
             return (
-                f"the documents have no cut {cut!r} of {model} for {each.processes} processes; "
+                f"Epipe has no cut {cut!r} of {model} for {each.processes} processes; "
                 f"write --pipelines {Manner.CLIENT_TIMED},{Manner.EVEN_TIMED}"
             )
     return None

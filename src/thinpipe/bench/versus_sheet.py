@@ -22,7 +22,7 @@ CONCLUSIONS = (
     "codecs and the computation take turns on the same cores, where a GPU copies and computes at once.",
 )
 _COLUMNS = (
-    "Over ddp-2: throughput over that of data parallel training by two processes, which is the documents' speed-up. "
+    "Over ddp-2: throughput over that of data parallel training by two processes, which is Epipe's speed-up. "
     "Epipe's program of CIFAR-10 takes 64 images on each GPU, so the published 0.607 compares a batch of 64 with one "
     "of 128, and so does ours. Published speed-ups are computed of published throughputs. Equal batch: throughput of a "
     "pipeline over data parallel training by as many processes with the same batch; Epipe has no such row of 64 "
@@ -50,7 +50,7 @@ _SAME = (
     "CPUs one thread runs its stages in turn, with the cores of all processes.",
 )
 _EARLIER = (
-    "These rows were measured before the command had the documents' settings: one batch for all ways, schedule 1f1b, "
+    "These rows were measured before the command had Epipe's settings: one batch for all ways, schedule 1f1b, "
     "a momentum of 0.9 for pipelines, too, and models cut by measured time. They have no data parallel training of "
     "Epipe's batch that a speed-up could be over, and no published figures beside them for that."
 )
@@ -89,11 +89,11 @@ class _Line:
 
 
 def versus_sheet(records: Sequence[Record], rows: Sequence[Compared] | None = None) -> Sheet:
-    """Shows what each variant takes and sends, the documents' rows first.
+    """Shows what each variant takes and sends, Epipe's rows first.
 
     Args:
         records: of any rows.
-        rows: the documents' that are shown, even if they were not run (default: those of the same models on as many
+        rows: Epipe's that are shown, even if they were not run (default: those of the same models on as many
             processes).
     """
     if rows is None:
@@ -111,7 +111,7 @@ def versus_sheet(records: Sequence[Record], rows: Sequence[Compared] | None = No
 
 
 def every_row(records: Sequence[Record]) -> Sheet:
-    """Shows all of the documents' rows, those that were not run among them."""
+    """Shows all of Epipe's rows, those that were not run among them."""
     return versus_sheet(records, COMPARED)
 
 
@@ -178,7 +178,7 @@ def _unrun(row: Compared) -> list[str]:
 
 
 def _published(row: Compared | None) -> tuple[str, str, str]:
-    """Writes the documents' speed-up, what it is at an equal batch, and throughput."""
+    """Writes Epipe's speed-up, what it is at an equal batch, and throughput."""
     if row is None:
         return "-", "-", "-"
     again = "" if row.again in (None, row.throughput) else f" and {row.again:.2f}"
@@ -203,7 +203,7 @@ def _measured(records: Sequence[Record]) -> Iterator[str]:
     divided = dict.fromkeys(record.settings["divided"] for record in records if record.settings["divided"] > 1)
     for by in divided:
         rows = ", ".join(record.row for record in records if record.settings["divided"] == by)
-        yield f"{rows}: all batches are the documents' divided by {by}, for a CPU; micro-batches are as many as theirs."
+        yield f"{rows}: all batches are Epipe's divided by {by}, for a CPU; micro-batches are as many as theirs."
 
 
 def _rounds(records: Sequence[Record]) -> Iterator[str]:

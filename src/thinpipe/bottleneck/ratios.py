@@ -16,7 +16,7 @@ ROWS = 16
 """Rows of the tensor that is packed, unless somebody says otherwise."""
 
 MOBILENET_CUTS = ((32, 112, 112), (1280, 7, 7))
-"""Rows of MobileNetV2 at 224 pixels where the documents cut it: after its first convolution, and after its last."""
+"""Rows of MobileNetV2 at 224 pixels where Epipe cuts it: after its first convolution, and after its last."""
 
 DOCUMENTS: Mapping[str, tuple[str, str]] = {
     "0.097": ("conv:20k3s3", "conv:360"),
@@ -31,7 +31,7 @@ DOCUMENTS: Mapping[str, tuple[str, str]] = {
     "type 6": ("conv:32k8s8+16", "conv:300+50"),
     "type 7": ("conv:32k8s8+8", "conv:300+30"),
 }
-"""The bottlenecks of the documents at both cuts: the three with published accuracies, and the prototype's types."""
+"""The bottlenecks of Epipe at both cuts: the three with published accuracies, and the prototype's types."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Row:
     """The bottlenecks of both cuts, and what they leave.
 
     Args:
-        name: in the documents.
+        name: Epipe's.
         texts: of the bottlenecks.
         cuts: what crosses each cut.
     """
@@ -95,7 +95,7 @@ class Row:
 
 
 def documents(codec: str | Codec = "none", *, rows: int = ROWS) -> list[Row]:
-    """Packs what crosses the cuts of MobileNetV2 with each of the documents' bottlenecks.
+    """Packs what crosses the cuts of MobileNetV2 with each of Epipe's bottlenecks.
 
     Args:
         codec: on top (default: none).

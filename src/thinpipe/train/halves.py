@@ -5,7 +5,7 @@
     layer 0                          layer 0        layer 0_rest
       attention ─► feed forward   =    attention ─┆─► feed forward
 
-The documents' Conditions 2 and 3 leave the first layer's attention with the client and give the rest to the server.
+Epipe's Conditions 2 and 3 leave the first layer's attention with the client and give the rest to the server.
 """
 
 from __future__ import annotations

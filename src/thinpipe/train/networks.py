@@ -46,7 +46,7 @@ class Network:
 def _mobilenet_v2_32px(classes: int, dropout: float) -> nn.Sequential:
     """Builds MobileNetV2 for images of 32 pixels: neither the first layer nor the first wide block halves them.
 
-    So the last map is of 4 x 4, as the documents' pooling of 4 x 4 expects it of their runs from scratch; as it is made
+    So the last map is of 4 x 4, as Epipe's pooling of 4 x 4 expects it of their runs from scratch; as it is made
     for ImageNet the network would be down to a single point, after the first layer had left 16 x 16.
     """
     model = mobilenet_v2(classes, dropout=dropout)

@@ -9,7 +9,7 @@ r"""The learning rate of a step: a function of the recipe and the step's number,
        |__/________________\___
           warm-up            total
 
-The documents moved their rate once an epoch and began at zero, so that their first epoch changed nothing but the
+Epipe moved its rate once an epoch and began at zero, so that their first epoch changed nothing but the
 statistics of BatchNorm. Here every step has its own, and the first one of a warm-up of ``w`` steps has ``lr / w``.
 """
 

@@ -63,7 +63,7 @@ class Recipe:
             them; or ``crop``, which takes a part of any size and flips it.
         max_length: the most tokens of a text; what is longer is cut off.
         padding: the length of a batch's texts: that of the longest one, ``batch``, or ``full``, the most there may be,
-            as the documents had it. Padding is masked: it costs time and bytes and changes nothing else.
+            as Epipe had it. Padding is masked: it costs time and bytes and changes nothing else.
         limit: the most samples that are trained on, and tested with; 0 for all, which must then be there.
         last_batch: of an epoch in training, where the samples do not fill it: ``keep`` it smaller, or ``drop`` it, so
             that BatchNorm never sees micro-batches of a few samples.

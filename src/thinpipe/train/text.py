@@ -1,4 +1,4 @@
-"""The recipes that train text encoders: RTE and CoLA, in the documents' settings.
+"""The recipes that train text encoders: RTE and CoLA, in Epipe's settings.
 
 ::
 

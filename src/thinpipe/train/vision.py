@@ -27,7 +27,7 @@ _OWN = "imagefolder"
 _CORNER_SIZES = range(97, 225)
 """Edges of the images whose last map is of 4 x 4 to 7 x 7."""
 _MARGIN = 256 / 224
-"""How much larger than the square that is looked at an image is in a test, as the documents and most others have it."""
+"""How much larger than the square that is looked at an image is in a test, as Epipe and most others have it."""
 
 
 def _model(recipe: Recipe) -> nn.Sequential:
@@ -107,7 +107,7 @@ class _Prepare:
 
 
 def _prepare(recipe: Recipe, pixels: int) -> _Prepare:
-    known = IMAGENET if recipe.dataset == _OWN else CIFAR  # the documents have CIFAR's for Food-101, too
+    known = IMAGENET if recipe.dataset == _OWN else CIFAR  # Epipe has CIFAR's for Food-101, too
     normalise = Normalise(mean=known.mean, std=known.std, channels_last=recipe.layout == "channels_last")
     wide = recipe.augment == "crop"
     test = CentreCrop(size=recipe.pixels, resize=round(recipe.pixels * (_MARGIN if wide else 1)), normalise=normalise)

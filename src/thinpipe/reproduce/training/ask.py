@@ -29,8 +29,8 @@ class Ask:
     Args:
         rows: which ones.
         seeds: each row is trained once with each.
-        epochs: how many; None for the documents'.
-        chunks: micro-batches in a batch; None for the documents'.
+        epochs: how many; None for Epipe's.
+        chunks: micro-batches in a batch; None for Epipe's.
         changes: other fields of the recipes that are to be different.
         data_dir: the folder of data sets; None for the usual places.
         encoder: the folder of the encoder that texts are trained with; None for RoBERTa-base.
@@ -149,7 +149,7 @@ class Job:
         return reads_texts(self.recipe.name)
 
     def stand_in(self) -> str | None:
-        """Says what is trained in place of what the documents trained; None if that is what is trained.
+        """Says what is trained in place of what Epipe trained; None if that is what is trained.
 
         Raises:
             RecipeError: the encoder is not there.

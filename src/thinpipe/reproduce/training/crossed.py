@@ -38,7 +38,7 @@ class Crossing:
 
     @property
     def float32_ratio(self) -> float | None:
-        """Bytes over those of the tensors in float32, as the documents count; None before anything crossed."""
+        """Bytes over those of the tensors in float32, as Epipe counts; None before anything crossed."""
         return self.packed / (_FLOAT32 * self.elements) if self.elements else None
 
     @classmethod

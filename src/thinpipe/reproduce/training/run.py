@@ -173,7 +173,7 @@ def record_of(job: Job, path: Path) -> Record:
 
 
 def figures_of(row: Row) -> dict[str, float | None]:
-    """Says the documents' figures of a row by the names of our results."""
+    """Says Epipe's figures of a row by the names of our results."""
     theirs, measure = row.published, row.work.measure
     if theirs.value is None and theirs.ratio is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a table of trained rows is made of: works, rows that train one of them with codecs, and the documents' figures.
+"""What a table of trained rows is made of: works, rows that train one of them with codecs, and Epipe's figures.
 
 A row's name is that of its file, less the seed::
 
@@ -17,14 +17,14 @@ from thinpipe.train.per_cut import codecs_in
 
 Measure: TypeAlias = Literal["accuracy", "mcc"]
 POOLED = "pooled"
-"""The cut that every work has beside the documents' own."""
+"""The cut that every work has beside Epipe's own."""
 NONE = "none"
 _BETWEEN = re.compile(r"[/|]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What the documents say of a row; accuracies and correlations as shares of 1.
+    """What Epipe says of a row; accuracies and correlations as shares of 1.
 
     Args:
         value: the accuracy or correlation; None where they have a row and no figure.
@@ -52,7 +52,7 @@ class Work:
         recipe: its name.
         cuts: where its model can be cut, the published place first.
         measure: what its rows are judged by.
-        samples: how many the documents trained on, and tested with.
+        samples: how many Epipe trained on, and tested with.
         changes: what is different from the recipe's defaults.
         tiny_recipe: the recipe of the small work of the same shape.
         tiny: what is different from that one's defaults; its cut is for rows whose own cut that recipe does not have.
@@ -104,7 +104,7 @@ class Row:
         work: what it trains.
         codec: packs activations, and gradients alike; as ``power:3/power:7`` one for each cut.
         series: the line in the plot that it is a point of.
-        published: the documents' figures (default: they have none).
+        published: Epipe's figures (default: they have none).
         elsewhere: a cut that is not the published one (default: that is where the model is cut).
         learned: bottlenecks, on top of which the codec is (default: there are none).
         gradients: packs gradients (default: what packs activations).
@@ -153,7 +153,7 @@ class Row:
         return self.packs if self.gradients is None else self.gradients
 
     def at(self, cut: str) -> Row:
-        """Returns the row with the model cut at another place, of which the documents say nothing."""
+        """Returns the row with the model cut at another place, of which nothing is published."""
         return self if cut == self.cut else replace(self, elsewhere=cut, published=Published())
 
 
@@ -166,7 +166,7 @@ class Table:
         title: above it.
         about: what it shows, in a line.
         rows: in their order.
-        source: what the documents' figures are.
+        source: what Epipe's figures are.
         needs: what it takes.
         time: about how long it takes.
         by_epoch: whether the plot has a curve for each row, by epoch, and not a line for each series by ratio.

@@ -91,7 +91,7 @@ _RELU6 = replace(
 
 PRUNE_SMALL = Table(
     name="prune-vs-quant-small",
-    title="Quantization and pruning on 2,048 images of CIFAR-10 from scratch, in two networks",
+    title="Quantization and pruning on few images, from scratch",
     about="the same on 2,048 images, minutes on a CPU, in two networks",
     rows=tuple(
         Row(work=work, codec=codec, series=", ".join(filter(None, (codec, work.prefix))))

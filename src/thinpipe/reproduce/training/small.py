@@ -28,7 +28,7 @@ _STEPS = (replace(_ONE, prefix="one"), replace(_MOMENTUM, prefix="momentum"))
 
 SMALL = Table(
     name="sortquant-cifar10-small",
-    title="Sort quantization, MobileNetV2 on 4,000 images of CIFAR-10 at 64 pixels",
+    title="Sort quantization on few images",
     about="accuracy on 4,000 images, minutes on a CPU, at several steps",
     rows=(
         *rows_of(

@@ -35,7 +35,9 @@ torchvision's pretrained weights. Epipe sums the mean gradients of its micro-bat
 rate times their number; ours takes their mean, at a rate as many times as high, which is the same step. What differs on
 purpose: the rate changes with every step and not once an epoch, and begins above 0; the last layer begins with a
 deviation of 0.01 and not 0.016; images of Food-101 are cropped from a centre square; all test samples count, where
-Epipe left out a last batch that was not full; and codes are packed, so that ratios are those of real bytes.
+Epipe left out a last batch that was not full; and codes are packed, so that ratios are those of real bytes. Tables on
+few images train shortly on a part of the data, with Epipe's step or others beside it. They say which codec costs more
+than another, and stand beside no published figure.
 """
 _SHORT = """# Short trainings
 

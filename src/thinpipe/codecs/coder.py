@@ -63,8 +63,8 @@ class Coder(ABC):
         """Makes the coder for the gradient of the tensor in a packet; this one, unless the packet tells it more."""
         return self
 
-    def told(self, shape: torch.Size) -> list[int]:
-        """Tells how long the first sections of a packet are, of which a gradient's coder is made (default: none)."""
+    def reused_sizes(self, shape: torch.Size) -> list[int]:
+        """Tells how long the first sections of a packet are, those that a gradient's coder reuses (default: none)."""
         return []
 
     def state_dict(self) -> dict[str, Any]:

@@ -52,10 +52,10 @@ class Zstd(Wrapper):
         alike = packet.spec.split("|")[0] == str(self.inner).split("|")[0]
         if not alike or not packet.dtype.is_floating_point or not packet.shape.numel():
             return self
-        told = self.inner.told(packet.shape)
-        plain = packet.sections[: len(told)]
+        sizes = self.inner.reused_sizes(packet.shape)
+        plain = packet.sections[: len(sizes)]
         if packet.spec.endswith("|zstd"):
-            plain = tuple(map(_decompressed, plain, told))
+            plain = tuple(map(_decompressed, plain, sizes))
         inner = self.inner.for_gradient_of(replace(packet, spec=packet.spec.removesuffix("|zstd"), sections=plain))
         return self if inner is self.inner else Zstd(inner)
 

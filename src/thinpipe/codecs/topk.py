@@ -65,9 +65,9 @@ class TopK(Wrapper):
 
     def sizes(self, shape: torch.Size, dtype: torch.dtype) -> list[int]:
         k = self.count(shape.numel()) if shape.numel() else 0
-        return [*self.told(shape), *self.inner.sizes(torch.Size([k]), dtype)]
+        return [*self.reused_sizes(shape), *self.inner.sizes(torch.Size([k]), dtype)]
 
-    def told(self, shape: torch.Size) -> list[int]:
+    def reused_sizes(self, shape: torch.Size) -> list[int]:
         n = shape.numel()
         return index_sizes(self.count(n) if n else 0, n)
 
